@@ -1,0 +1,45 @@
+# make demo and make test do everything on a fresh clone: virtual environment, pinned install, run.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow bench lint format clean
+
+demo: .venv/demo.done
+	$(BIN)/tilework demo --out demo-out
+
+test: .venv/dev.done
+	rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
+
+test-slow: .venv/dev.done
+	$(BIN)/python -m pytest -m slow
+
+bench: .venv/dev.done
+	$(BIN)/python benchmarks/rng.py
+
+lint: .venv/dev.done
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/dev.done
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# the stamps are newer than what they depend on as long as nothing changed: no reinstall
+.venv/base.done:
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/demo.done: .venv/base.done pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[demo]'
+	touch $@
+
+.venv/dev.done: .venv/base.done pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@ .venv/demo.done
+
+clean:
+	rm -rf .venv demo-out .pytest_cache .mypy_cache .ruff_cache .coverage .coverage.*

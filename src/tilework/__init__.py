@@ -1,0 +1,26 @@
+"""Tilework: train vision models from tokens instead of pixels."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from tilework.version import __version__
+
+# name: (module, attribute); imported when first used, so that `import tilework` is quick and needs no torch
+_SURFACE = {
+    "open": ("tilework.store", "Store"),
+    "create_tokenizer": ("tilework.tokenizers", "create_tokenizer"),
+    "create_model": ("tilework.models", "create_model"),
+    "recipes": ("tilework.recipes", "recipes"),
+    "fit": ("tilework.recipes", "train"),
+    "evaluate": ("tilework.recipes", "evaluate_run"),
+}
+__all__ = ["__version__", *_SURFACE]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _SURFACE:
+        raise AttributeError(f"module 'tilework' has no attribute '{name}'")
+    module, attribute = _SURFACE[name]
+    return getattr(importlib.import_module(module), attribute)

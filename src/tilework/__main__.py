@@ -1,0 +1,5 @@
+"""`python -m tilework`."""
+
+from tilework.cli.main import main
+
+main()

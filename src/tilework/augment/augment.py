@@ -1,0 +1,58 @@
+"""What an augmentation is, and how a list of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from tilework.core.batch import Batch, Stage
+from tilework.core.errors import ConfigError
+from tilework.core.registry import Registry
+from tilework.core.rng import Draws
+
+
+@dataclass(frozen=True)
+class Augment:
+    """A step from batch to batch; its settings are its fields and the name picks it.
+
+    Geometry has one vocabulary: crop, flip and affine are (B, 2, 3) maps from output to input coordinates, both in
+    [-1, 1] over the outer edges, as `torch.nn.functional.affine_grid(align_corners=False)` reads them.
+    """
+
+    choices: ClassVar[Registry[type[Augment]]] = Registry("augmentation")
+    stages: ClassVar[tuple[Stage, ...]] = ("map", "pixels")  # what it can take
+    gives: ClassVar[Stage | None] = None  # what it returns, if not what it took
+
+    def bind(self, codebook: Tensor | None) -> Augment:
+        """The same step with what it needs of the data."""
+        return self
+
+    def sample(self, draws: Draws, batch: Batch) -> Any:
+        """Parameters for each sample."""
+        return None
+
+    def apply(self, batch: Batch, p: Any) -> Batch:
+        """A new batch; pure."""
+        raise NotImplementedError
+
+
+def apply_all(augments: Sequence[Augment], batch: Batch, draws: Draws) -> Batch:
+    """Run a list of augmentations."""
+    for augment in augments:
+        batch = augment.apply(batch, augment.sample(draws, batch))
+    return batch
+
+
+def check_chain(augments: Sequence[Augment], stage: Stage, end: Stage) -> None:
+    """Refuse a list whose steps do not fit each other, or that does not end in what the model takes."""
+    for augment in augments:
+        name = Augment.choices.name_of(type(augment))
+        if stage not in augment.stages:
+            needs = " or ".join(augment.stages)
+            raise ConfigError(f"augmentation '{name}' takes {needs} but gets {stage}", "change the order of the list")
+        stage = augment.gives or stage
+    if stage != end:
+        raise ConfigError(f"the augmentations end in {stage} but the model takes {end}", "add 'embed' or change stem")

@@ -1,0 +1,105 @@
+"""Random resized crop and centre crop of code maps and pixels (SeiT, Token-RRC; Szegedy et al., 2015).
+
+Interpolation is linear and separable: a crop of a whole batch is two batched matrix products. Interpolating code
+vectors equals interpolating one-hot maps and then multiplying by the codebook, at a fraction of the work.
+
+B batch | C channels | H, W input grid | h, w output grid
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilework.augment.augment import Augment
+from tilework.core.batch import Batch
+from tilework.core.errors import ConfigError
+from tilework.core.rng import Draws
+
+
+def cubic(x: Tensor, a: float = -0.75) -> Tensor:
+    """Keys' cubic kernel, with the constant torch's bicubic interpolation uses."""
+    x = x.abs()
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return torch.where(x <= 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
+
+
+def interpolation_matrix(scale: Tensor, shift: Tensor, source: int, target: int) -> Tensor:
+    """Bicubic weights of one axis, edges repeated. scale, shift: (B,) output to input; returns (B, target, source)."""
+    places = (torch.arange(target, device=scale.device) * 2 + 1) / target - 1  # (target,) centres in [-1, 1]
+    at = ((scale[:, None] * places + shift[:, None] + 1) * source - 1) / 2  # (B, target) in input pixels
+    base = at.floor()
+    matrix = torch.zeros(len(scale), target, source, device=scale.device)
+    for tap in range(-1, 3):
+        place = base + tap
+        weight = cubic(at - place)
+        matrix.scatter_add_(2, place.clamp(0, source - 1).long()[..., None], weight[..., None])
+    return matrix
+
+
+def warp_axes(x: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Resample a map by an output-to-input map without rotation or shear. x: (B, C, H, W); affine: (B, 2, 3)."""
+    rows = interpolation_matrix(affine[:, 1, 1], affine[:, 1, 2], x.shape[2], grid[0])  # (B, h, H)
+    columns = interpolation_matrix(affine[:, 0, 0], affine[:, 0, 2], x.shape[3], grid[1])  # (B, w, W)
+    return rows[:, None] @ x @ columns[:, None].transpose(-2, -1)
+
+
+def box_affine(top: Tensor, left: Tensor, height: Tensor, width: Tensor) -> Tensor:
+    """Output-to-input map of a crop box given in fractions of the input. Each (B,); returns (B, 2, 3)."""
+    zero = torch.zeros_like(top)
+    return torch.stack(
+        [
+            torch.stack([width, zero, 2 * left + width - 1], -1),
+            torch.stack([zero, height, 2 * top + height - 1], -1),
+        ],
+        1,
+    )
+
+
+@Augment.choices.add("random_resized_crop")
+@dataclass(frozen=True)
+class RandomResizedCrop(Augment):
+    """A box of random area and aspect, resized to a fixed grid by bicubic interpolation."""
+
+    size: tuple[int, int] = (28, 28)
+    area: tuple[float, float] = (0.08, 1.0)
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def sample(self, draws: Draws, batch: Batch) -> Tensor:
+        """Output-to-input maps, (B, 2, 3). The box is clipped to the image where the aspect does not fit."""
+        u = draws.uniform("random_resized_crop", 4)  # (B, 4)
+        area = self.area[0] + (self.area[1] - self.area[0]) * u[:, 0]
+        low, high = (torch.tensor(a).log().item() for a in self.aspect)
+        aspect = torch.exp(low + (high - low) * u[:, 1]) * batch.x.shape[-2] / batch.x.shape[-1]
+        width = (area * aspect).sqrt().clamp(max=1)
+        height = (area / aspect).sqrt().clamp(max=1)
+        return box_affine(u[:, 2] * (1 - height), u[:, 3] * (1 - width), height, width)
+
+    def apply(self, batch: Batch, p: Tensor) -> Batch:
+        """x: (B, C, H, W) to (B, C, h, w); columns follow."""
+        columns = {name: column.warp(p, self.size) for name, column in batch.columns.items()}
+        return batch.changed(x=warp_axes(batch.x, p, self.size), columns=columns)
+
+
+@Augment.choices.add("centre_crop")
+@dataclass(frozen=True)
+class CentreCrop(Augment):
+    """The middle of the map, unscaled."""
+
+    size: tuple[int, int] = (28, 28)
+
+    def apply(self, batch: Batch, p: Any) -> Batch:
+        """x: (B, C, H, W) to (B, C, h, w); columns follow."""
+        height, width = batch.x.shape[-2:]
+        h, w = self.size
+        if h > height or w > width:
+            raise ConfigError(f"a crop of {h}x{w} does not fit a grid of {height}x{width}", "choose a smaller size")
+        top, left = (height - h) // 2, (width - w) // 2
+        fractions = torch.tensor([top / height, left / width, h / height, w / width], device=batch.x.device)
+        affine = box_affine(*fractions.expand(len(batch.x), 4).unbind(1))
+        columns = {name: column.warp(affine, self.size) for name, column in batch.columns.items()}
+        return batch.changed(x=batch.x[..., top : top + h, left : left + w], columns=columns)

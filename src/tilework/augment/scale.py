@@ -1,0 +1,21 @@
+"""Bytes to [0, 1]: what tokenizers take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tilework.augment.augment import Augment
+from tilework.core.batch import Batch, Stage
+
+
+@Augment.choices.add("scale")
+@dataclass(frozen=True)
+class Scale(Augment):
+    """x / 255."""
+
+    stages: ClassVar[tuple[Stage, ...]] = ("pixels",)
+
+    def apply(self, batch: Batch, p: Any) -> Batch:
+        """x: (B, 3, H, W) bytes to float32."""
+        return batch.changed(x=batch.x / 255)

@@ -1,0 +1,62 @@
+"""`tilework demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tilework.cli.arguments import Device, DryRun, Json, OptionalPath
+from tilework.cli.output import show
+
+
+def demo(
+    out: Path = Path("demo-out"),
+    images: OptionalPath = None,
+    quick: bool = False,
+    device: Device = "auto",
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """From photographs to a token-trained model and a report, in a few minutes on two cores.
+
+    Try:
+      tilework demo
+      tilework demo --images my-photos --out my-demo
+
+    Args:
+        out: Where everything goes; an unfinished demo there is continued.
+        images: Your own folder instead of the built-in photographs: one sub-folder per class, or train/ and val/.
+        quick: A few steps only, to see whether everything works.
+    """
+    if dry_run:
+        show(_plan(out, images, quick), json)
+        return
+    from tilework.experiments.demo import Demo
+
+    results = Demo(out, images, quick, device, quiet=json).run()
+    if json:
+        show(results, True)
+        return
+    files, tokens, pixels = results["jpeg"], results["token"], results["pixel"]
+    ratio = files["bytes_per_image"] / tokens["bytes_per_image"]
+    print(f"\nfrom pixels  {files['bytes_per_image']:8,.0f} B per image   accuracy {pixels['accuracy']:.1%}")
+    print(f"from tokens  {tokens['bytes_per_image']:8,.0f} B per image   accuracy {tokens['accuracy']:.1%}   ", end="")
+    print(f"({ratio:.0f} times smaller)")
+    print(f"\nOpen {out / 'report.html'} to see it; all numbers are in {out / 'results.json'}.")
+
+
+def _plan(out: Path, images: Path | None, quick: bool) -> dict[str, object]:
+    from tilework.data.images import ImageFolder
+    from tilework.data.photographs import PHOTOGRAPHS
+    from tilework.recipes import recipes
+
+    plan: dict[str, object] = {"output": str(out)}
+    if images is None:
+        plan["images"] = f"crops of {len(PHOTOGRAPHS)} photographs inside scikit-image"
+    else:
+        train = images / "train" if (images / "train").is_dir() else images
+        plan["images"] = f"{len(ImageFolder.open(train))} in {train}"
+    for name in ("tokenizer", "token", "pixel"):
+        fit = recipes[f"demo_{name}"]().fit
+        plan[f"train {name}"] = f"{2 if quick else fit.epochs} epochs in batches of {fit.batch}"
+    plan["time"] = "half a minute" if quick else "about 5 minutes on two cores for the built-in photographs"
+    return plan

@@ -1,0 +1,85 @@
+"""`tilework inspect`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tilework.cli.arguments import Json, OptionalPath, StorePath
+from tilework.cli.output import show
+
+
+def inspect(
+    store: StorePath,
+    /,
+    tokenizer: OptionalPath = None,
+    picture: OptionalPath = None,
+    json: Json = False,
+) -> None:
+    """Show what is in a token store: counts, bytes, use of the codes, class balance, and a picture.
+
+    Try:
+      tilework inspect train.tok
+      tilework inspect train.tok --tokenizer tokenizer --picture samples.png
+
+    Args:
+        tokenizer: Decodes the samples of the picture; without it their codes are drawn as colours.
+        picture: PNG file to write, with samples of the store.
+    """
+    import numpy as np
+
+    from tilework.store import Store
+
+    tokens = Store(store)
+    counts = tokens.histogram()
+    p = counts[counts > 0] / counts.sum()
+    sizes, balance = tokens.sizes, np.bincount(tokens.column("label"), minlength=len(tokens.classes))
+    manifest = tokens.manifest
+    values = {
+        "store": str(store),
+        "images": len(tokens),
+        "grid": list(tokens.grid),
+        "codes": tokens.vocabulary,
+        "codes_used": int((counts > 0).sum()),
+        "codec": manifest.codec,
+        "bytes": sum(sizes.values()),
+        "bytes_per_image": sum(sizes.values()) / len(tokens),
+        "parts": sizes,
+        "entropy_bits_per_token": float(-(p * np.log2(p)).sum()),
+        "entropy_bytes_per_image": float(-(p * np.log2(p)).sum()) * tokens.grid[0] * tokens.grid[1] / 8,
+        "classes": len(tokens.classes),
+        "images_per_class": {n: int(c) for n, c in zip(tokens.classes, balance, strict=True)},
+        "tokenizer": manifest.tokenizer,
+        "preprocessing": manifest.preprocessing,
+        "licence": manifest.licence or "not stated",
+        "software": manifest.software,
+    }
+    if not json and len(tokens.classes) > 20:
+        values["images_per_class"] = {"smallest": int(balance.min()), "largest": int(balance.max())}
+    if picture is not None:
+        _draw(store, tokenizer, picture)
+        values["picture"] = str(picture)
+    show(values, json)
+
+
+def _draw(store: Path, tokenizer: Path | None, picture: Path) -> None:
+    import numpy as np
+
+    from tilework.core.errors import InputError
+    from tilework.core.files import write
+    from tilework.report import code_pictures, rows_of_pictures
+    from tilework.store import Store
+
+    tokens = Store(store)
+    shown = np.linspace(0, len(tokens) - 1, min(10, len(tokens))).astype(np.int64)
+    ids = tokens.batch(shown)
+    rows = {"codes": code_pictures(ids, tokens.codebook)}
+    if tokenizer is not None:
+        import torch
+
+        from tilework.tokenizers import load_tokenizer
+
+        model, card = load_tokenizer(tokenizer)
+        if card.sha256 != tokens.manifest.tokenizer.get("sha256"):
+            raise InputError(f"{store} was made with another tokenizer than {tokenizer}", "give the one it names")
+        rows["decoded"] = model.decode(torch.from_numpy(ids)).permute(0, 2, 3, 1).numpy()
+    write(picture, rows_of_pictures(rows))

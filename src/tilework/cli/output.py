@@ -1,0 +1,26 @@
+"""What commands print: a table for people, one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def show(values: Mapping[str, Any], as_json: bool) -> None:
+    """Print name and value pairs, aligned, or as JSON."""
+    if as_json:
+        print(json.dumps(values, indent=2))
+        return
+    width = max(map(len, values), default=0)
+    for name, value in values.items():
+        text = ", ".join(f"{k} {_short(v)}" for k, v in value.items()) if isinstance(value, Mapping) else _short(value)
+        print(f"{name.replace('_', ' '):<{width}}  {text}")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return " x ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,28 @@
+"""`tilework verify`."""
+
+from __future__ import annotations
+
+from tilework.cli.arguments import Json, StorePath
+from tilework.cli.output import show
+
+
+def verify(store: StorePath, /, json: Json = False) -> None:
+    """Check every file and every record of a token store.
+
+    Try:
+      tilework verify train.tok
+    """
+    from tilework.core.errors import DamageError
+    from tilework.store import Store
+
+    tokens = Store(store)
+    problems = tokens.verify()
+    if json:
+        show({"store": str(store), "images": len(tokens), "problems": problems}, True)
+    elif not problems:
+        print(f"{store}: {len(tokens):,} images in {len(tokens.manifest.shards)} shards, all as written")
+    if problems:
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        for problem in problems if not json else []:
+            print(problem)
+        raise DamageError(f"{store} is damaged: {problems[0]}{more}", "restore the files or tokenize again")

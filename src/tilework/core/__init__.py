@@ -1,0 +1,1 @@
+"""Registry, configuration, random numbers, files, errors and batches: what every room stands on."""

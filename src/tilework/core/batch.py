@@ -1,0 +1,119 @@
+"""What flows from the data to the objective: labels, mixtures and batches.
+
+B batch | H, W code or pixel grid | C code dim | h, w token grid | N = h w | M classes named per target
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Stage = Literal["ids", "map", "pixels"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Labels as a short list of classes and weights: hard, mixed, aligned and dense labels alike."""
+
+    ids: Tensor  # (B, M) or (B, N, M)
+    weight: Tensor  # same shape, rows sum to 1
+
+    @staticmethod
+    def hard(labels: Tensor) -> Target:
+        """One class with weight one. labels: (B,) or (B, N)."""
+        return Target(labels[..., None], torch.ones_like(labels, dtype=torch.float32)[..., None])
+
+    def mix(self, partner: Tensor, share: Tensor) -> Target:
+        """Own classes with weight `share`, the partner's with the rest. partner: (B,); share: (B,) or (B, N)."""
+        share = share[..., None]
+        return Target(
+            torch.cat([self.ids, self.ids[partner]], -1),
+            torch.cat([self.weight * share, self.weight[partner] * (1 - share)], -1),
+        )
+
+    def to(self, device: torch.device) -> Target:
+        """The same labels on a device."""
+        return Target(self.ids.to(device, non_blocking=True), self.weight.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True)
+class Mix:
+    """How each sample is mixed with a partner: CutMix, MixToken, random, block-wise, mixup."""
+
+    partner: Tensor  # (B,)
+    own: Tensor  # (B, h, w) share of the sample itself
+    after_stem: bool = False  # True: the model mixes its tokens (MixToken); False: the input is mixed already
+
+    def at(self, height: int, width: int) -> Tensor:
+        """Own share on another grid, by area. Returns (B, height, width)."""
+        if self.own.shape[1:] == (height, width):
+            return self.own
+        return F.interpolate(self.own[:, None], (height, width), mode="area")[:, 0]
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Mix a map with its partners. x: (B, C, H, W)."""
+        own = self.at(x.shape[2], x.shape[3])[:, None].to(x.dtype)
+        return x * own + x[self.partner] * (1 - own)
+
+
+class Column(Protocol):
+    """Data beside the input that must follow what happens to it: score maps, masks, boxes."""
+
+    def warp(self, affine: Tensor, grid: tuple[int, int]) -> Column:
+        """Resample by a (B, 2, 3) output-to-input map onto a grid."""
+
+    def permute(self, source: Tensor) -> Column:
+        """Take each place from another one. source: (B, H, W) flat places on the input grid."""
+
+    def mix(self, mix: Mix) -> Column:
+        """Follow a mixture of samples."""
+
+    def to(self, device: torch.device) -> Column:
+        """The same data on a device."""
+
+    def rows(self, which: slice) -> Column:
+        """Some of the samples."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples on their way from the source to the objective."""
+
+    x: Tensor  # ids (B, H, W) | code map (B, C, H, W) | pixels (B, 3, H, W)
+    target: Target
+    index: Tensor  # (B,) global sample index: keys the draws
+    columns: dict[str, Column] = field(default_factory=dict)
+    mix: Mix | None = None
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on a device."""
+        return replace(
+            self,
+            x=self.x.to(device, non_blocking=True),
+            target=self.target.to(device),
+            index=self.index.to(device, non_blocking=True),
+            columns={name: column.to(device) for name, column in self.columns.items()},
+        )
+
+    def pin(self) -> Batch:
+        """The same batch in page-locked memory, for copies that overlap with work."""
+        target = Target(self.target.ids.pin_memory(), self.target.weight.pin_memory())
+        return replace(self, x=self.x.pin_memory(), target=target, index=self.index.pin_memory())
+
+    def rows(self, which: slice) -> Batch:
+        """Some of the samples; not for a mixed batch, whose partners may lie outside."""
+        return replace(
+            self,
+            x=self.x[which],
+            target=Target(self.target.ids[which], self.target.weight[which]),
+            index=self.index[which],
+            columns={name: column.rows(which) for name, column in self.columns.items()},
+        )
+
+    def changed(self, **fields: Any) -> Batch:
+        """A copy with some fields replaced."""
+        return replace(self, **fields)

@@ -1,0 +1,198 @@
+"""Typed configuration: frozen dataclasses <-> plain values, strict, with YAML files and key=value overrides.
+
+A field whose class has a `choices` registry is written as a mapping with a `name`, which picks the class.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from tilework.core.errors import ConfigError
+from tilework.core.registry import nearest
+
+C = TypeVar("C")
+Plain = dict[str, Any]
+
+
+def encode(value: Any) -> Any:
+    """A configuration as plain dicts, lists and scalars."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        kind = type(value)
+        choices = getattr(kind, "choices", None)
+        plain: Plain = {} if choices is None else {"name": choices.name_of(kind)}
+        for field in dataclasses.fields(value):
+            if field.init:
+                plain[field.name] = encode(getattr(value, field.name))
+        return plain
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    if isinstance(value, dict):
+        return {key: encode(item) for key, item in value.items()}
+    return str(value) if isinstance(value, Path) else value
+
+
+def decode(kind: Any, value: Any, where: str = "") -> Any:
+    """A plain value as `kind`; `where` names the field in errors."""
+    origin = get_origin(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _decode_union(get_args(kind), value, where)
+    if origin is Literal:
+        if value not in get_args(kind):
+            raise ConfigError(f"{where} is {value!r}", f"one of {', '.join(map(str, get_args(kind)))} is needed")
+        return value
+    if origin in (tuple, list):
+        return _decode_sequence(kind, origin, value, where)
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{where} is {value!r}", "a mapping is needed")
+        return {str(key): decode(get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(kind, type) and hasattr(kind, "choices"):
+        return _decode_choice(kind, value, where)
+    if dataclasses.is_dataclass(kind):
+        return _decode_dataclass(kind, value, where)
+    return _decode_scalar(kind, value, where)
+
+
+def _decode_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    kinds = tuple(kind for kind in kinds if kind is not type(None))
+    for kind in kinds[:-1]:
+        try:
+            return decode(kind, value, where)
+        except ConfigError:
+            continue
+    return decode(kinds[-1], value, where)
+
+
+def _decode_sequence(kind: Any, origin: Any, value: Any, where: str) -> Any:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(f"{where} is {value!r}", "a list is needed")
+    inner = get_args(kind)
+    if origin is list or inner[-1] is Ellipsis:
+        return origin(decode(inner[0], item, f"{where}.{i}") for i, item in enumerate(value))
+    if len(value) != len(inner):
+        raise ConfigError(f"{where} has {len(value)} values", f"{len(inner)} are needed")
+    return tuple(decode(k, item, f"{where}.{i}") for i, (k, item) in enumerate(zip(inner, value, strict=True)))
+
+
+def _decode_choice(kind: Any, value: Any, where: str) -> Any:
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, Mapping) or "name" not in value:
+        raise ConfigError(f"{where} is {value!r}", f"a mapping with a 'name' is needed ({', '.join(kind.choices)})")
+    rest = {key: item for key, item in value.items() if key != "name"}
+    return _decode_dataclass(kind.choices[value["name"]], rest, where)
+
+
+def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where or 'configuration'} is {value!r}", "a mapping is needed")
+    known = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    hints = get_type_hints(kind)
+    filled = {}
+    for key, item in value.items():
+        path = f"{where}.{key}" if where else str(key)
+        if key not in known:
+            raise ConfigError(f"unknown key '{path}'", nearest(str(key), known))
+        filled[key] = decode(hints[key], item, path)
+    missing = [
+        name
+        for name, field in known.items()
+        if name not in filled and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigError(f"{where or 'configuration'} lacks '{missing[0]}'", "add it")
+    try:
+        return kind(**filled)
+    except ValueError as error:  # a dataclass that checks itself
+        raise ConfigError(f"{where or 'configuration'} is refused", str(error)) from error
+
+
+def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
+    if kind is Path and isinstance(value, str | Path):
+        return Path(value)
+    if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML reads 5e-4 as a word
+        except ValueError:
+            pass
+    if kind is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if kind in (bool, str) and isinstance(value, kind):
+        return value
+    raise ConfigError(f"{where} is {value!r}", f"a value of type {getattr(kind, '__name__', kind)} is needed")
+
+
+def override(plain: Plain, assignments: Sequence[str]) -> Plain:
+    """Apply `key.inner=value` assignments to a plain configuration; list items by their number."""
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"override '{assignment}' has no '='", "write key=value, such as fit.epochs=3")
+        plain = _assign(plain, path.split("."), read_yaml_text(text, f"override '{assignment}'"), path)
+    return plain
+
+
+def _assign(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
+    if not keys:
+        return value
+    if isinstance(node, list):
+        if not keys[0].isdecimal() or int(keys[0]) >= len(node):
+            raise ConfigError(f"'{keys[0]}' in '{path}' is no place in a list of {len(node)}", "count from 0")
+        items = list(node)
+        items[int(keys[0])] = _assign(items[int(keys[0])], keys[1:], value, path)
+        return items
+    if node is not None and not isinstance(node, dict):
+        raise ConfigError(f"'{path}' goes into a plain value", f"stop before '{keys[0]}'")
+    return {**(node or {}), keys[0]: _assign((node or {}).get(keys[0]), keys[1:], value, path)}
+
+
+def resolve(base: C, file: Path | None = None, assignments: Sequence[str] = ()) -> C:
+    """A recipe, then a YAML file over it, then overrides over both."""
+    plain = encode(base)
+    if file is not None:
+        plain = merge(plain, read_yaml(file))
+    return typing.cast(C, decode(type(base), override(plain, assignments)))
+
+
+def merge(below: Plain, above: Any) -> Plain:
+    """Mappings key by key, `above` winning; a part of another name replaces the whole part."""
+    if not isinstance(above, Mapping):
+        raise ConfigError(f"a configuration file holds {above!r}", "a mapping of keys to values is needed")
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        same = isinstance(old, dict) and isinstance(value, Mapping) and value.get("name") in (None, old.get("name"))
+        merged[key] = merge(old, value) if same and isinstance(old, dict) else value
+    return merged
+
+
+def read_yaml(path: Path) -> Any:
+    """Values of a YAML file; nothing in it can run code."""
+    try:
+        return read_yaml_text(path.read_text("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}", str(error)) from error
+
+
+def read_yaml_text(text: str, where: str) -> Any:
+    """Values of YAML text."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where} is not YAML", " ".join(str(error).split())) from error
+
+
+def to_yaml(value: Any) -> str:
+    """A configuration as YAML text, keys in the order of their definition."""
+    return yaml.safe_dump(encode(value), sort_keys=False, default_flow_style=None, width=100)

@@ -1,0 +1,83 @@
+"""One process or many: ranks, devices, and workers that end with their launcher."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import distributed
+
+from tilework.core.errors import MachineError
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process logs and saves."""
+        return self.rank == 0
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process."""
+        if self.size == 1:
+            return flag
+        seen = torch.tensor(float(flag), device=self.device)
+        distributed.all_reduce(seen, distributed.ReduceOp.MAX)
+        return bool(seen.item())
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum over all processes."""
+        if self.size > 1:
+            distributed.all_reduce(values)
+        return values
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.size > 1:
+            distributed.barrier()
+
+
+def pick_device(name: str) -> torch.device:
+    """'auto', 'cpu', 'cuda', 'cuda:1', 'mps'; refused if it is not here."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        cards = torch.cuda.device_count()
+        here = "cpu" + "".join(f", cuda:{i}" for i in range(cards))
+        raise MachineError(f"device '{name}' is not available", f"this machine has {here}") from error
+    return device
+
+
+@contextmanager
+def world(device: str = "auto") -> Iterator[World]:
+    """The process group that torchrun asks for; a single process otherwise."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        yield World(0, 1, pick_device(device))
+        return
+    if sys.platform == "linux":  # a launcher killed outright must not leave workers behind
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    rank, size, local = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    place = pick_device(device)
+    if place.type == "cuda":
+        place = torch.device("cuda", local)
+        torch.cuda.set_device(place)
+    distributed.init_process_group("nccl" if place.type == "cuda" else "gloo")
+    try:
+        yield World(rank, size, place)
+    finally:
+        distributed.destroy_process_group()

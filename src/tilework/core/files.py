@@ -1,0 +1,87 @@
+"""Files that are whole or absent: written aside, flushed to disk, then renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from tilework.core.errors import OutputError
+
+
+def crc32c(data: bytes | memoryview) -> int:
+    """CRC32C (Castagnoli) of a byte string."""
+    return int(google_crc32c.value(bytes(data)))
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file atomically."""
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OutputError(f"cannot write {path}", str(error)) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as readable JSON, atomically."""
+    write(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+@contextmanager
+def new_directory(path: Path, replace: bool = False) -> Iterator[Path]:
+    """A directory to fill; it appears under `path` when the block ends well, and not at all otherwise."""
+    if path.exists() and not replace:
+        raise OutputError(f"{path} exists", "choose another place or remove it")
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        aside.mkdir(parents=True)
+        yield aside
+        for file in sorted(aside.rglob("*")):
+            _sync(file)
+        _sync_directory(aside)
+        if path.exists():
+            shutil.rmtree(path)
+        aside.rename(path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}", str(error)) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_directory(path: Path) -> None:
+    if os.name == "posix":  # Windows cannot open a directory
+        _sync(path)

@@ -1,0 +1,50 @@
+"""Names that users pick from."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+from tilework.core.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint that names the closest known word, and all of them."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean '{close[0]}'? " if close else ""
+    return f"{hint}known: {', '.join(known)}"
+
+
+class Registry(Generic[T]):
+    """A table from names to things, filled by decorator."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+
+    def add(self, name: str) -> Callable[[T], T]:
+        """Decorator that files a thing under a name."""
+
+        def file(entry: T) -> T:
+            if name in self._entries:
+                raise ValueError(f"{self.kind} '{name}' is registered twice")
+            self._entries[name] = entry
+            return entry
+
+        return file
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._entries:
+            raise ConfigError(f"unknown {self.kind} '{name}'", nearest(name, self._entries))
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._entries))
+
+    def name_of(self, entry: T) -> str:
+        """The name under which a thing is filed."""
+        return next(name for name, known in self._entries.items() if known is entry)

@@ -1,0 +1,19 @@
+"""Image and token sources, their order, and batches."""
+
+from tilework.data.images import Broken, ImageFolder, ImageSource, decode_image
+from tilework.data.loader import Loader, in_order
+from tilework.data.order import epoch_order
+from tilework.data.source import Source
+from tilework.data.tokens import TokenSource
+
+__all__ = [
+    "Broken",
+    "ImageFolder",
+    "ImageSource",
+    "Loader",
+    "Source",
+    "TokenSource",
+    "decode_image",
+    "epoch_order",
+    "in_order",
+]

@@ -1,0 +1,188 @@
+"""Image folders: class-per-directory photographs as pixel batches.
+
+A file that cannot be decoded is quarantined with its reason; nothing is skipped silently.
+B batch | H, W pixels
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+from tilework.core.batch import Batch, Stage, Target
+from tilework.core.errors import InputError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+FORMATS = ("JPEG", "PNG", "WEBP")
+LARGEST = 100_000_000  # pixels; read from the header before anything is decoded
+KEEP_BYTES = 1 << 30  # decoded folders up to this size stay in memory
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A file that was set aside, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """The images below a directory, sorted; its sub-directories are the classes."""
+
+    root: Path
+    paths: tuple[Path, ...]
+    labels: np.ndarray  # (N,) int64
+    classes: tuple[str, ...]
+    ignored: int = 0  # files with another suffix
+
+    @staticmethod
+    def open(root: Path, classes: Sequence[str] | None = None) -> ImageFolder:
+        """List a folder; with `classes`, number them as given and refuse others."""
+        if not root.is_dir():
+            raise InputError(f"no folder {root}", "give a folder with one sub-folder of images per class")
+        found = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        if not found:
+            raise InputError(f"{root} has no class folders", "give each class a sub-folder of its own")
+        names = tuple(found if classes is None else classes)
+        if unknown := sorted(set(found) - set(names)):
+            raise InputError(f"{root} has a class '{unknown[0]}' that training does not know", "remove or rename it")
+        files = [(name, path) for name in found for path in _files(root / name)]
+        paths = [(name, path) for name, path in files if path.suffix.lower() in SUFFIXES]
+        if not paths:
+            raise InputError(f"{root} holds no images", f"files ending in {', '.join(SUFFIXES)} are read")
+        number = {name: i for i, name in enumerate(names)}
+        labels = np.array([number[name] for name, _ in paths], np.int64)
+        return ImageFolder(root, tuple(p for _, p in paths), labels, names, len(files) - len(paths))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The name of each image: its path below the root."""
+        return tuple(path.relative_to(self.root).as_posix() for path in self.paths)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(path.stat().st_size for path in self.paths)
+
+    def take(self, good: np.ndarray) -> ImageFolder:
+        """The images at the places given."""
+        return ImageFolder(self.root, tuple(self.paths[i] for i in good), self.labels[good], self.classes, self.ignored)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for entry in sorted(folder.rglob("*")):
+        if entry.is_file() and not entry.name.startswith("."):
+            yield entry
+
+
+def decode_image(path: Path, size: tuple[int, int]) -> np.ndarray:
+    """An image upright, in RGB, short side resized (bicubic), centre cut to size. Returns (3, H, W) uint8."""
+    with Image.open(path, formats=FORMATS) as image:
+        if image.width * image.height > LARGEST:
+            raise ValueError(f"{image.width}x{image.height} pixels are more than {LARGEST}")
+        image.draft("RGB", (2 * size[1], 2 * size[0]))
+        upright = ImageOps.exif_transpose(image)
+        fitted = ImageOps.fit(to_rgb(upright), (size[1], size[0]), Image.Resampling.BICUBIC)
+    return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Any mode to RGB: 16-bit grey is scaled, transparency lies on white."""
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image, np.float32) / 257).round().clip(0, 255).astype(np.uint8))
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+@dataclass
+class ImageSource:
+    """Pixels of a folder at one size, small folders decoded once and kept in memory."""
+
+    folder: ImageFolder
+    grid: tuple[int, int]  # H, W
+    broken: tuple[Broken, ...] = ()
+    stage: Stage = "pixels"
+    codebook: torch.Tensor | None = None
+    _kept: np.ndarray | None = field(default=None, repr=False)
+    _pool: ThreadPoolExecutor | None = field(default=None, repr=False)
+
+    @staticmethod
+    def load(
+        root: Path,
+        size: tuple[int, int],
+        classes: Sequence[str] | None = None,
+        max_broken: float = 0.05,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> ImageSource:
+        """Decode every file once, so that the number of good ones is known before training.
+
+        max_broken: share of unreadable files above which the folder is refused.
+        """
+        folder = ImageFolder.open(root, classes)
+        keep = len(folder) * size[0] * size[1] * 3 <= KEEP_BYTES
+        pixels = np.empty((len(folder) if keep else 0, 3, *size), np.uint8)
+        broken: list[Broken] = []
+        good: list[int] = []
+        with ThreadPoolExecutor(_threads()) as pool:
+            for i, image in enumerate(pool.map(lambda path: _attempt(path, size), folder.paths)):
+                if isinstance(image, str):
+                    broken.append(Broken(folder.keys[i] if len(broken) < 1000 else str(folder.paths[i]), image))
+                else:
+                    if keep:
+                        pixels[len(good)] = image
+                    good.append(i)
+                progress(i + 1, len(folder))
+        if not good or len(broken) > max_broken * len(folder):
+            raise InputError(
+                f"{len(broken)} of {len(folder)} images in {root} cannot be read "
+                f"(first: {broken[0].path}: {broken[0].reason})",
+                f"repair or remove them; at most {max_broken:.0%} may be broken",
+            )
+        return ImageSource(
+            folder.take(np.array(good)), size, tuple(broken), _kept=pixels[: len(good)] if keep else None
+        )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in the order of their numbers."""
+        return self.folder.classes
+
+    def __len__(self) -> int:
+        return len(self.folder)
+
+    def batch(self, index: np.ndarray) -> Batch:
+        """x: (B, 3, H, W) uint8."""
+        x = self._kept[index] if self._kept is not None else np.stack(list(self._threaded(index)))
+        return Batch(
+            torch.from_numpy(x),
+            Target.hard(torch.from_numpy(self.folder.labels[index])),
+            torch.from_numpy(np.asarray(index, np.int64)),
+        )
+
+    def _threaded(self, index: np.ndarray) -> Iterator[np.ndarray]:
+        self._pool = self._pool or ThreadPoolExecutor(_threads())
+        return self._pool.map(lambda i: decode_image(self.folder.paths[i], self.grid), index)
+
+
+def _attempt(path: Path, size: tuple[int, int]) -> np.ndarray | str:
+    try:
+        return decode_image(path, size)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # what Pillow raises
+        return " ".join(str(error).replace(str(path), path.name).split()) or type(error).__name__
+
+
+def _threads() -> int:
+    return min(16, os.cpu_count() or 1)

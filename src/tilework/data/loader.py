@@ -1,0 +1,96 @@
+"""Batches in order, prepared ahead by one background thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilework.core.batch import Batch
+from tilework.core.errors import ConfigError
+from tilework.data.order import batch_of, epoch_order
+from tilework.data.source import Source
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Shuffled training batches. A last partial batch is left out: every step sees `batch` samples in all."""
+
+    source: Source
+    batch: int  # over all processes
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
+    ahead: int = 4
+    pin: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch % self.world:
+            raise ConfigError(f"a batch of {self.batch} cannot be shared by {self.world} processes", "change fit.batch")
+        if len(self.source) < self.batch:
+            raise ConfigError(f"{len(self.source)} samples do not fill a batch of {self.batch}", "lower fit.batch")
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return len(self.source) // self.batch
+
+    def indices(self, step: int) -> np.ndarray:
+        """Global samples of this process at a step counted from the start of training."""
+        epoch, within = divmod(step, self.steps)
+        return batch_of(epoch_order(self.seed, epoch, len(self.source)), within, self.batch, self.rank, self.world)
+
+    def run(self, start: int, stop: int) -> Iterator[Batch]:
+        """Batches of steps start to stop, both counted from the start of training."""
+        return _ahead(self._batches(start, stop), self.ahead)
+
+    def _batches(self, start: int, stop: int) -> Iterator[Batch]:
+        order, shuffled = np.empty(0, np.int64), -1
+        for step in range(start, stop):
+            epoch, within = divmod(step, self.steps)
+            if epoch != shuffled:
+                order, shuffled = epoch_order(self.seed, epoch, len(self.source)), epoch
+            batch = self.source.batch(batch_of(order, within, self.batch, self.rank, self.world))
+            yield batch.pin() if self.pin else batch
+
+
+def in_order(source: Source, batch: int, rank: int = 0, world: int = 1, ahead: int = 4) -> Iterator[Batch]:
+    """Every sample once, unshuffled, the last batch partial: for evaluation. Processes take turns by batch."""
+    starts = range(rank * batch, len(source), batch * world)
+    return _ahead((source.batch(np.arange(s, min(s + batch, len(source)))) for s in starts), ahead)
+
+
+def _ahead(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
+    """Run an iterator in a thread, some items ahead; its error surfaces here, and leaving early ends it."""
+    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(depth)
+    left = threading.Event()
+
+    def put(item: Batch | BaseException | None) -> None:
+        while not left.is_set():
+            with suppress(queue.Full):
+                return ready.put(item, timeout=0.1)
+
+    def work() -> None:
+        try:
+            for batch in batches:
+                put(batch)
+                if left.is_set():
+                    return
+            put(None)
+        except BaseException as error:  # handed to the consumer, which raises it
+            put(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        left.set()
+        thread.join()

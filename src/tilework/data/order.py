@@ -1,0 +1,20 @@
+"""The order of samples is a function of (seed, epoch): nothing to save, nothing to replay."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilework.core.rng import words
+
+
+def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
+    """A permutation of `count` samples: every sample exactly once. Returns (count,) int64."""
+    high, low = words(seed, epoch, np.arange(count, dtype=np.int64), "order", 2).T
+    return np.argsort((high << 31) ^ low, kind="stable")
+
+
+def batch_of(order: np.ndarray, step: int, batch: int, rank: int = 0, world: int = 1) -> np.ndarray:
+    """The part of one process in global batch `step` of an epoch: an even, contiguous share."""
+    share = batch // world
+    start = step * batch + rank * share
+    return order[start : start + share]

@@ -1,0 +1,1 @@
+"""Lists of runs with their tables and pages; today, the demo."""

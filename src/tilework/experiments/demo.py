@@ -1,0 +1,255 @@
+"""The demo: photographs to tokens, a ViT from tokens and the same ViT from pixels, one page that compares them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+
+from tilework.core.config import resolve
+from tilework.core.distributed import pick_device
+from tilework.core.errors import InputError, OutputError
+from tilework.core.files import new_directory, write, write_json
+from tilework.data import ImageFolder, ImageSource, epoch_order
+from tilework.data.photographs import write_photographs
+from tilework.evaluate import Classification, classify
+from tilework.recipes import Run, recipes, train
+from tilework.recipes.build import bind, load_run, open_source
+from tilework.report import Page, code_pictures, confusion, curves, predictions, rows_of_pictures, trade
+from tilework.store import Store
+from tilework.tokenizers import Tokenizer, load_tokenizer, save_tokenizer
+from tilework.tokenizers.tokenize import tokenize
+from tilework.train.log import Bar
+from tilework.version import __version__
+
+STATE = "demo.json"
+
+
+@dataclass
+class Demo:
+    """One demo in one directory; steps that are done are not done again."""
+
+    out: Path
+    images: Path | None = None  # None: the photographs of scikit-image
+    quick: bool = False
+    device: str = "auto"
+    quiet: bool = False
+
+    def run(self) -> dict[str, Any]:
+        """All steps; returns what results.json holds."""
+        device = pick_device(self.device)
+        self._claim()
+        self._once("images", self._images)
+        self._once("tokenizer", self._tokenizer)
+        self._once("tokenize", lambda: self._tokenize(device))
+        self._once("token", self._token)
+        self._once("pixel", self._pixel)
+        results, page = self._report(device)
+        write(self.out / "report.html", page.encode())
+        write_json(self.out / "results.json", results)
+        return results
+
+    def _claim(self) -> None:
+        settings = {"images": str(self.images) if self.images else None, "quick": self.quick, "version": __version__}
+        if self.images is not None:
+            ImageFolder.open(self.images)  # before anything is written
+        if self.out.exists() and any(self.out.iterdir()):
+            if not (self.out / STATE).is_file():
+                raise OutputError(f"{self.out} holds other files", "choose another --out")
+            self.state: dict[str, Any] = json.loads((self.out / STATE).read_bytes())
+            if self.state["settings"] != settings:
+                raise OutputError(f"{self.out} holds another demo", "choose another --out or remove it")
+        else:
+            self.state = {"settings": settings, "seconds": {}}
+            write_json(self.out / STATE, self.state)
+
+    def _once(self, name: str, step: Callable[[], None]) -> None:
+        if name in self.state["seconds"]:
+            return
+        begun = monotonic()
+        step()
+        self.state["seconds"][name] = round(monotonic() - begun, 1)
+        write_json(self.out / STATE, self.state)
+
+    def _images(self) -> None:
+        place = self.out / "images"
+        if place.exists():
+            return
+        if self.images is None:
+            write_photographs(place, **({"train": 16, "val": 6} if self.quick else {}))
+        elif (self.images / "train").is_dir() and (self.images / "val").is_dir():
+            with new_directory(place) as root:
+                for part in ("train", "val"):
+                    os.symlink((self.images / part).resolve(), root / part)
+        else:
+            split_folder(self.images, place)
+
+    def _recipe(self, name: str) -> Run:
+        """A recipe that fits the number of images at hand."""
+        run = recipes[name]()
+        count = len(ImageFolder.open(self.out / "images/train"))
+        batch = min(run.fit.batch, count)
+        if not self.quick:
+            return replace(run, fit=replace(run.fit, batch=batch))
+        settings = [f"fit.batch={batch}", "fit.epochs=2", "fit.evaluate_every=1"]
+        return resolve(run, None, [*settings, "objective.warm_steps=4"] if name == "demo_tokenizer" else settings)
+
+    def _train(self, name: str, data: Path, val: Path, title: str) -> torch.nn.Module:
+        run = self._recipe(f"demo_{name}")
+        return train(run, data, val, self.out / name, self.device, title, self.quiet).model
+
+    def _tokenizer(self) -> None:
+        images = self.out / "images"
+        model = self._train("tokenizer", images / "train", images / "val", "1/3 tokenizer")
+        assert isinstance(model, Tokenizer)
+        run = self._recipe("demo_tokenizer")
+        if not (self.out / "vit_vq").exists():
+            save_tokenizer(self.out / "vit_vq", model, run.model, run.size)
+
+    def _tokenize(self, device: torch.device) -> None:
+        tokenizer, card = load_tokenizer(self.out / "vit_vq")
+        for part in ("train", "val"):
+            if not (self.out / f"{part}.tok").exists():
+                source = self._pixels(part)
+                bar = Bar(f"tokenize {part}", len(source), quiet=self.quiet)
+                tokenize(source, tokenizer, card, self.out / f"{part}.tok", device, progress=bar.update)
+                bar.close()
+
+    def _token(self) -> None:
+        self._train("token", self.out / "train.tok", self.out / "val.tok", "2/3 ViT from tokens")
+
+    def _pixel(self) -> None:
+        self._train("pixel", self.out / "images/train", self.out / "images/val", "3/3 ViT from pixels")
+
+    def _pixels(self, part: str) -> ImageSource:
+        size = recipes["demo_tokenizer"]().size
+        source = open_source(self.out / "images" / part, size, 0.05, quiet=True)
+        assert isinstance(source, ImageSource)
+        return source
+
+    def _judge(self, name: str, val: Path, device: torch.device) -> Classification:
+        run, spec, model = load_run(self.out / name)
+        source = open_source(val, run.size, run.max_broken, spec.classes, quiet=True)
+        return classify(model, source, bind(run.evaluation, source, device), device)
+
+    def _report(self, device: torch.device) -> tuple[dict[str, Any], str]:
+        tokens = self._judge("token", self.out / "val.tok", device)
+        pixels = self._judge("pixel", self.out / "images/val", device)
+        store, val = Store(self.out / "train.tok"), self._pixels("val")
+        folder = self._pixels("train").folder
+        used = int((store.histogram() > 0).sum())
+        psnr = json.loads((self.out / "tokenizer/results.json").read_bytes())["psnr"]
+        results = {
+            "seconds": round(sum(self.state["seconds"].values()), 1),
+            "classes": len(store.classes),
+            "images": {"train": len(store), "val": len(val)},
+            "jpeg": {"bytes": folder.bytes, "bytes_per_image": folder.bytes / len(folder)},
+            "token": {
+                "bytes": sum(store.sizes.values()),
+                "bytes_per_image": sum(store.sizes.values()) / len(store),
+                "parts": store.sizes,
+                "accuracy": tokens.top(1),
+                "top5": tokens.top(5),
+            },
+            "pixel": {"accuracy": pixels.top(1), "top5": pixels.top(5)},
+            "tokenizer": {"psnr": psnr, "codes": store.vocabulary, "codes_used": used, "grid": list(store.grid)},
+            "step_seconds": self.state["seconds"],
+            "software": f"tilework {__version__}, torch {torch.__version__}",
+        }
+        return results, self._page(results, tokens, pixels, store, val)
+
+    def _page(
+        self, results: dict[str, Any], tokens: Classification, pixels: Classification, store: Store, val: ImageSource
+    ) -> str:
+        jpeg, token = results["jpeg"], results["token"]
+        share = token["bytes_per_image"] / jpeg["bytes_per_image"]
+        relative = token["accuracy"] / max(1e-9, results["pixel"]["accuracy"])
+        page = Page(
+            "Tilework demo",
+            f"The same ViT, trained for the same number of steps from stored tokens and from pixels: "
+            f"{relative:.0%} of the accuracy from {share:.1%} of the bytes.",
+        )
+        rows = [
+            ["pixels (image files)", f"{jpeg['bytes_per_image']:,.0f} B", f"{jpeg['bytes'] / 1e6:,.2f} MB", "100 %"],
+            ["tokens", f"{token['bytes_per_image']:,.0f} B", f"{token['bytes'] / 1e6:,.2f} MB", f"{share:.1%}"],
+        ]
+        accuracy = [f"{results['pixel']['accuracy']:.1%}", f"{token['accuracy']:.1%}"]
+        page.heading("Storage and accuracy")
+        page.table(
+            ["trained from", "per image", "training set", "of the files", "accuracy"],
+            [[*row, value] for row, value in zip(rows, accuracy, strict=True)],
+        )
+        parts = ", ".join(f"{name} {size / 1e3:,.1f} kB" for name, size in token["parts"].items())
+        page.text(
+            f"{results['images']['train']:,} training and {results['images']['val']:,} validation images of "
+            f"{results['classes']} classes. The token store counts everything training needs: {parts}."
+        )
+        points = {"pixels": (jpeg["bytes_per_image"], results["pixel"]["accuracy"])}
+        page.picture(trade({"tokens": (token["bytes_per_image"], token["accuracy"]), **points}), "Accuracy by storage.")
+        page.heading("Training")
+        logs = {f"from {name}s": _read_log(self.out / name / "log.jsonl") for name in ("token", "pixel")}
+        page.picture(curves(logs), "Both runs see the same images for the same number of steps.")
+        page.heading("What the tokens keep")
+        page.text(
+            f"Each image is {store.grid[0]}x{store.grid[1]} codes out of {store.vocabulary} "
+            f"({results['tokenizer']['codes_used']} in use). Validation images through the codes and back: "
+            f"{results['tokenizer']['psnr']:.1f} dB PSNR."
+        )
+        shown, pictures = self._pictures(store, val)
+        write(self.out / "reconstructions.png", pictures)
+        page.picture(
+            pictures, "Validation images, their codes coloured by code vector, and the images decoded from them."
+        )
+        page.heading("Predictions on validation images")
+        said = {
+            name: [(c.classes[k], float(p[k])) for k, p in ((int(c.predicted[i]), c.probabilities[i]) for i in shown)]
+            for name, c in (("tokens", tokens), ("pixels", pixels))
+        }
+        images = val.batch(shown).x.permute(0, 2, 3, 1).numpy()
+        page.picture(predictions(images, [val.classes[int(tokens.labels[i])] for i in shown], said), "Green: right.")
+        page.heading("Confusion")
+        matrices = {"from tokens": tokens.confusion, "from pixels": pixels.confusion}
+        page.picture(confusion(matrices, val.classes), "Rows: true classes; columns: predictions.")
+        page.text(f"{results['software']}, {results['seconds']:.0f} s in all.")
+        return page.html()
+
+    def _pictures(self, store: Store, val: ImageSource) -> tuple[np.ndarray, bytes]:
+        """Images to show, spread over the classes, and the rows of originals, codes and decoded images."""
+        order = epoch_order(0, 0, len(val))
+        _, first = np.unique(val.folder.labels[order], return_index=True)
+        shown = order[np.sort(np.concatenate([first, np.setdiff1d(np.arange(min(12, len(order))), first)]))[:12]]
+        tokenizer, _ = load_tokenizer(self.out / "vit_vq")
+        ids = Store(self.out / "val.tok").batch(shown[:10])
+        rows = {
+            "image": val.batch(shown[:10]).x.permute(0, 2, 3, 1).numpy(),
+            "codes": code_pictures(ids, store.codebook),
+            "decoded": tokenizer.decode(torch.from_numpy(ids)).permute(0, 2, 3, 1).numpy(),
+        }
+        return shown, rows_of_pictures(rows)
+
+
+def split_folder(images: Path, out: Path, every: int = 5) -> None:
+    """Links to the images of a class folder, every fifth of each class for validation."""
+    folder = ImageFolder.open(images)
+    with new_directory(out) as root:
+        for label, name in enumerate(folder.classes):
+            places = np.flatnonzero(folder.labels == label)
+            if len(places) < 2:
+                raise InputError(f"class '{name}' of {images} has {len(places)} image", "two are needed: train and val")
+            for rank, place in enumerate(places[epoch_order(0, label, len(places))].tolist()):
+                part = "val" if rank % every == 0 else "train"
+                path = folder.paths[place].resolve()
+                link = root / part / name / f"{rank:06d}{path.suffix}"
+                link.parent.mkdir(parents=True, exist_ok=True)
+                os.symlink(path, link)
+
+
+def _read_log(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,1 @@
+"""Parts of networks: attention, blocks, positions, stems."""

@@ -1,0 +1,93 @@
+"""Stems: what turns the input into a map of tokens, and all that differs between token and pixel models.
+
+B batch | C input channels | H, W input grid | D width | h, w token grid
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from tilework.core.batch import Stage
+from tilework.core.errors import ConfigError
+from tilework.core.registry import Registry
+
+
+class Stem(nn.Module):
+    """Input to token map; `grid` is the size of that map."""
+
+    takes: Stage
+    grid: tuple[int, int]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns (B, D, h, w)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class StemConfig:
+    """Settings of a stem; the name picks it."""
+
+    choices: ClassVar[Registry[type[StemConfig]]] = Registry("stem")
+
+    def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
+        """The stem for an input of `channels` on `grid`."""
+        raise NotImplementedError
+
+
+class PatchStem(Stem):
+    """Pixels to tokens by one linear map per patch (ViT)."""
+
+    takes = "pixels"
+
+    def __init__(self, channels: int, grid: tuple[int, int], width: int, patch: int) -> None:
+        super().__init__()
+        if grid[0] % patch or grid[1] % patch:
+            raise ConfigError(f"an image of {grid[0]}x{grid[1]} is not a whole number of {patch} px patches")
+        self.grid = (grid[0] // patch, grid[1] // patch)
+        self.proj = nn.Conv2d(channels, width, patch, stride=patch)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, 3, H, W)
+        """Returns (B, D, h, w)."""
+        return self.proj(x)
+
+
+@StemConfig.choices.add("patch")
+@dataclass(frozen=True)
+class PatchStemConfig(StemConfig):
+    """Non-overlapping patches of pixels."""
+
+    patch: int = 16
+
+    def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
+        """The stem for an image of `grid` pixels."""
+        return PatchStem(channels, grid, width, self.patch)
+
+
+class TokenStem(Stem):
+    """Code map to tokens with overlapping 4x4 windows (SeiT, Stem-Adapter)."""
+
+    takes = "map"
+
+    def __init__(self, code_dim: int, grid: tuple[int, int], width: int) -> None:
+        super().__init__()
+        if grid[0] % 2 or grid[1] % 2:
+            raise ConfigError(f"a code grid of {grid[0]}x{grid[1]} cannot be halved", "crop it to even sides")
+        self.grid = (grid[0] // 2, grid[1] // 2)
+        self.proj = nn.Conv2d(code_dim, width, kernel_size=4, stride=2, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
+        """Returns (B, D, H/2, W/2)."""
+        return self.proj(x)
+
+
+@StemConfig.choices.add("token")
+@dataclass(frozen=True)
+class TokenStemConfig(StemConfig):
+    """SeiT's Stem-Adapter."""
+
+    def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
+        """The stem for codes of `channels` dimensions on `grid`."""
+        return TokenStem(channels, grid, width)

@@ -1,0 +1,69 @@
+"""What every network takes and gives.
+
+B batch | D width | h, w token grid | N = h w | S sources | K classes
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tilework.core.batch import Mix, Stage
+from tilework.core.registry import Registry
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a network says of a batch."""
+
+    logits: Tensor  # (B, K)
+    tokens: Tensor  # (B, N, D) after the last block; visible ones only where `keep` was given
+    stem: Tensor  # (B, D, h, w) as the stem gave it
+    grid: tuple[int, int]  # h, w
+    dense: Tensor | None = None  # (B, N, K) logits of each token
+    share: Tensor | None = None  # (B, S) part of each source in the representation that the head reads
+
+
+class Model(nn.Module):
+    """Stem, backbone and heads."""
+
+    takes: Stage
+    grid: tuple[int, int]
+
+    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
+        """Classify.
+
+        mix: how the samples are mixed; the tokens are mixed here if `mix.after_stem`.
+        keep: (B, n) places on the token grid; all others are left out (masked token modelling).
+        track: follow the sources of a mixture through the blocks (TL-Align).
+        """
+        raise NotImplementedError
+
+    def layer_of(self, name: str) -> int:
+        """Depth of a parameter, 0 for the stem: for learning rates that fall with depth."""
+        raise NotImplementedError
+
+    @property
+    def layers(self) -> int:
+        """Number of depths that `layer_of` tells apart."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Settings of a network; the name picks it."""
+
+    choices: ClassVar[Registry[type[ModelConfig]]] = Registry("model")
+
+    def build(self, channels: int, grid: tuple[int, int], classes: int) -> nn.Module:
+        """The network for an input of `channels` on `grid`."""
+        raise NotImplementedError
+
+
+def initial_share(mix: Mix | None, batch: int, grid: tuple[int, int], device: torch.device) -> Tensor:
+    """Sources of each patch token before the first block. Returns (B, N, 2): the sample itself, its partner."""
+    own = torch.ones(batch, grid[0] * grid[1], device=device) if mix is None else mix.at(*grid).flatten(1).float()
+    return torch.stack([own, 1 - own], -1)

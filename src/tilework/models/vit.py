@@ -1,0 +1,115 @@
+"""Vision transformer for pixels and for tokens (Dosovitskiy et al., 2021; DeiT; SeiT).
+
+B batch | N tokens | D width | h, w token grid | n visible patches. Parameter names are timm's, so its checkpoints load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tilework.core.batch import Mix
+from tilework.layers.block import Block
+from tilework.layers.positions import sincos_positions
+from tilework.layers.stems import PatchStemConfig, Stem, StemConfig
+from tilework.models.model import Model, ModelConfig, Output, initial_share
+
+
+@ModelConfig.choices.add("vit")
+@dataclass(frozen=True)
+class VitConfig(ModelConfig):
+    """Settings of a ViT."""
+
+    width: int = 192
+    depth: int = 12
+    heads: int = 3
+    mlp_ratio: float = 4.0
+    qkv_bias: bool = True
+    drop_path: float = 0.0  # of the last block; rises linearly from zero
+    pool: Literal["class", "mean"] = "class"
+    positions: Literal["learnt", "sincos"] = "learnt"
+    stem: StemConfig = field(default_factory=PatchStemConfig)
+
+    def build(self, channels: int, grid: tuple[int, int], classes: int) -> Vit:
+        """The network for an input of `channels` on `grid`."""
+        return Vit(self, self.stem.build(channels, grid, self.width), classes)
+
+
+class Vit(Model):
+    """Pre-norm ViT with a class token; the head reads it, or the mean of the patch tokens."""
+
+    def __init__(self, config: VitConfig, stem: Stem, classes: int) -> None:
+        super().__init__()
+        self.config = config
+        self.takes = stem.takes
+        self.grid = stem.grid
+        width, places = config.width, stem.grid[0] * stem.grid[1]
+        self.patch_embed = stem
+        self.cls_token = nn.Parameter(torch.empty(1, 1, width))
+        self.pos_embed = nn.Parameter(torch.empty(1, 1 + places, width), requires_grad=config.positions == "learnt")
+        self.blocks = nn.ModuleList(
+            Block(
+                width,
+                config.heads,
+                config.mlp_ratio,
+                drop_path=config.drop_path * i / max(1, config.depth - 1),
+                qkv_bias=config.qkv_bias,
+            )
+            for i in range(config.depth)
+        )
+        pooled = config.pool == "mean"
+        self.norm = nn.Identity() if pooled else nn.LayerNorm(width, eps=1e-6)
+        self.fc_norm = nn.LayerNorm(width, eps=1e-6) if pooled else nn.Identity()
+        self.head = nn.Linear(width, classes) if classes else nn.Identity()
+        self._initialise()
+
+    def _initialise(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        nn.init.trunc_normal_(self.cls_token, std=0.02)
+        if self.config.positions == "learnt":
+            nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        else:
+            with torch.no_grad():
+                self.pos_embed.zero_()
+                self.pos_embed[0, 1:] = sincos_positions(self.config.width, *self.grid)
+
+    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
+        """See `Model.forward`."""
+        stem = self.patch_embed(x)  # (B, D, h, w)
+        mixed = mix.apply(stem) if mix is not None and mix.after_stem else stem
+        tokens = mixed.flatten(2).transpose(1, 2) + self.pos_embed[:, 1:]  # (B, N, D)
+        share = initial_share(mix, len(x), self.grid, x.device) if track else None  # (B, N, 2)
+        area = None if share is None else share.mean(1, keepdim=True)
+        if keep is not None:
+            tokens = tokens.gather(1, keep[..., None].expand(-1, -1, tokens.shape[2]))  # (B, n, D)
+            share = None if share is None else share.gather(1, keep[..., None].expand(-1, -1, share.shape[2]))
+        first = (self.cls_token + self.pos_embed[:, :1]).expand(len(x), -1, -1)
+        tokens = torch.cat([first.to(tokens.dtype), tokens], 1)
+        if share is not None and area is not None:
+            share = torch.cat([area, share], 1)  # the class token carries the mixture by area
+        for block in self.blocks:
+            tokens, share = block(tokens, share)
+        tokens = self.norm(tokens)
+        pooled = self.config.pool == "mean"
+        read = tokens[:, 1:].mean(1) if pooled else tokens[:, 0]
+        if share is not None:
+            share = share[:, 1:].mean(1) if pooled else share[:, 0]
+        return Output(self.head(self.fc_norm(read)), tokens[:, 1:], stem, self.grid, share=share)
+
+    def layer_of(self, name: str) -> int:
+        """0: stem and positions; i + 1: block i; last: norm and head."""
+        if name.startswith(("patch_embed", "cls_token", "pos_embed")):
+            return 0
+        return int(name.split(".")[1]) + 1 if name.startswith("blocks.") else self.config.depth + 1
+
+    @property
+    def layers(self) -> int:
+        """Stem, blocks, head."""
+        return self.config.depth + 2

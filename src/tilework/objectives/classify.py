@@ -1,0 +1,55 @@
+"""Classification with soft, mixed and smoothed labels.
+
+B batch | K classes
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from tilework.core.batch import Batch
+from tilework.core.errors import InputError
+from tilework.core.rng import Draws
+from tilework.objectives.objective import Objective, ObjectiveConfig, soft_cross_entropy, topk_hits
+
+
+@ObjectiveConfig.choices.add("classify")
+@dataclass(frozen=True)
+class ClassifyConfig(ObjectiveConfig):
+    """Settings of classification."""
+
+    smoothing: float = 0.1
+
+    def check(self, classes: tuple[str, ...]) -> None:
+        """One class cannot be told from another."""
+        if len(classes) < 2:
+            raise InputError(f"the data have one class only ('{classes[0]}')", "add a folder for a second class")
+
+    def build(self, model: nn.Module) -> Classify:
+        """The objective around a classifier."""
+        return Classify(model, self.smoothing)
+
+
+class Classify(Objective):
+    """Cross-entropy of the class logits."""
+
+    def __init__(self, model: nn.Module, smoothing: float = 0.1) -> None:
+        super().__init__()
+        self.model = model
+        self.smoothing = smoothing
+
+    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """Mean loss."""
+        out = self.model(batch.x, mix=batch.mix)
+        return {"loss": soft_cross_entropy(out.logits, batch.target, self.smoothing).mean()}
+
+    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Loss without smoothing, top-1 and top-5 hits of each sample."""
+        logits, labels = model(batch.x).logits, batch.target.ids[:, 0]
+        return {
+            "loss": soft_cross_entropy(logits, batch.target),
+            "top1": topk_hits(logits, labels, 1),
+            "top5": topk_hits(logits, labels, 5),
+        }

@@ -1,0 +1,82 @@
+"""What every objective takes and gives.
+
+B batch | N tokens | K classes | M classes named per target
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tilework.core.batch import Batch, Target
+from tilework.core.registry import Registry
+from tilework.core.rng import Draws
+
+
+class Objective(nn.Module):
+    """Owns the model; DDP wraps it, export takes `.model` and leaves the rest."""
+
+    model: nn.Module
+
+    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """Means over the batch; `loss` is minimised, the rest is logged."""
+        raise NotImplementedError
+
+    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """What evaluation averages: a value for each sample, (B,). model: this one's, or averaged weights of it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """Settings of an objective; the name picks it."""
+
+    choices: ClassVar[Registry[type[ObjectiveConfig]]] = Registry("objective")
+
+    def check(self, classes: tuple[str, ...]) -> None:
+        """Refuse data that this objective cannot learn from."""
+
+    def build(self, model: nn.Module) -> Objective:
+        """The objective around a model."""
+        raise NotImplementedError
+
+
+class Combined(Objective):
+    """An objective with auxiliary ones added, each with its weight; all share one model."""
+
+    def __init__(self, main: Objective, extra: dict[str, tuple[float, Objective]]) -> None:
+        super().__init__()
+        self.model = main.model
+        self.main = main
+        self.weights = {name: weight for name, (weight, _) in extra.items()}
+        self.extra = nn.ModuleDict({name: objective for name, (_, objective) in extra.items()})
+
+    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """The weighted sum, and each auxiliary loss under its name."""
+        out = self.main(batch, draws)
+        for name, objective in self.extra.items():
+            loss = objective(batch, draws)["loss"]
+            out = {**out, name: loss, "loss": out["loss"] + self.weights[name] * loss}
+        return out
+
+    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The main objective's."""
+        return self.main.score(model, batch)
+
+
+def soft_cross_entropy(logits: Tensor, target: Target, smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy with sparse soft labels, the rest smoothed over all classes.
+
+    logits: (B, K) or (B, N, K); returns (B,) or (B, N).
+    """
+    log_p = logits.float().log_softmax(-1)
+    named = (log_p.gather(-1, target.ids) * target.weight).sum(-1)
+    return -(1 - smoothing) * named - smoothing * log_p.mean(-1)
+
+
+def topk_hits(logits: Tensor, labels: Tensor, k: int) -> Tensor:
+    """Whether the label is among the k highest logits. logits: (B, K); labels: (B,); returns (B,) float32."""
+    return (logits.topk(min(k, logits.shape[1]), -1).indices == labels[:, None]).any(1).to(torch.float32)

@@ -1,0 +1,236 @@
+"""Configuration to objects: sources, model, objective, and the job for the loop."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from torch import nn
+
+from tilework.augment import Augment, apply_all, check_chain
+from tilework.core.batch import Stage
+from tilework.core.config import Plain, decode, encode, read_yaml, to_yaml
+from tilework.core.distributed import World, pick_device, world
+from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.core.files import write, write_json
+from tilework.core.rng import Draws
+from tilework.data import ImageSource, Source, TokenSource
+from tilework.evaluate import Classification, average, classify
+from tilework.models import Model
+from tilework.objectives import Combined, Objective, ObjectiveConfig
+from tilework.recipes.run import Run
+from tilework.store import Store
+from tilework.tokenizers import Tokenizer, load_tokenizer
+from tilework.tokenizers.tokenize import tokenize
+from tilework.train import Job, Result, fit, time_steps
+from tilework.train.checkpoint import latest_checkpoint, load_model_weights
+from tilework.train.log import Bar
+
+CONFIG, DATA, RESULTS, QUARANTINE = "run.yaml", "data.json", "results.json", "quarantine.json"
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What a trained model expects of its data."""
+
+    stage: str
+    channels: int
+    grid: tuple[int, int]  # after the evaluation pipeline
+    classes: tuple[str, ...]
+    codebook: str  # SHA-256 of the code vectors; empty for pixels
+
+
+def open_source(
+    path: Path, size: tuple[int, int], max_broken: float, classes: tuple[str, ...] | None = None, quiet: bool = False
+) -> Source:
+    """A token store or a folder of images, whichever is there."""
+    if not path.exists():
+        raise InputError(f"no such data: {path}", "give a token store or a folder of images")
+    if (path / "manifest.json").exists() or path.suffix == ".tok":
+        return TokenSource(Store(path), classes)
+    bar: list[Bar] = []
+
+    def progress(done: int, total: int) -> None:
+        if not bar:
+            bar.append(Bar(f"read {path.name}", total, quiet=quiet))
+        bar[0].update(done)
+
+    try:
+        return ImageSource.load(path, size, classes, max_broken, progress)
+    finally:
+        for one in bar:
+            one.close()
+
+
+def bind(augments: Sequence[Augment], source: Source, device: torch.device) -> tuple[Augment, ...]:
+    """Augmentations with the codebook of their data on the device."""
+    codebook = None if source.codebook is None else source.codebook.to(device)
+    return tuple(augment.bind(codebook) for augment in augments)
+
+
+def data_spec(run: Run, source: Source) -> DataSpec:
+    """What comes out of the evaluation pipeline, found by running it on one sample."""
+    part = source.batch(np.arange(1))
+    x = apply_all(bind(run.evaluation, source, part.x.device), part, Draws(0, 0, part.index)).x
+    if x.ndim != 4:
+        raise ConfigError(f"the evaluation pipeline ends in {x.ndim - 1}-d samples", "add 'embed' to run.evaluation")
+    digest = "" if source.codebook is None else hashlib.sha256(source.codebook.numpy().tobytes()).hexdigest()
+    return DataSpec(source.stage, x.shape[1], (x.shape[2], x.shape[3]), source.classes, digest)
+
+
+def build_model(run: Run, spec: DataSpec) -> nn.Module:
+    """The network of a run, freshly initialised from its seed."""
+    torch.manual_seed(run.fit.seed)
+    return run.model.build(spec.channels, spec.grid, len(spec.classes))
+
+
+def build_objective(run: Run, model: nn.Module) -> Objective:
+    """The objective with its auxiliary ones."""
+    main = run.objective.build(model)
+    if not run.extra:
+        return main
+    names = [ObjectiveConfig.choices.name_of(type(extra.objective)) for extra in run.extra]
+    parts = {name: (extra.weight, extra.objective.build(model)) for name, extra in zip(names, run.extra, strict=True)}
+    return Combined(main, parts)
+
+
+def prepare(run: Run, data: Path, val: Path | None, out: Path, place: World, title: str, quiet: bool) -> Job:
+    """Check everything that can be checked before the first step, and put the job together."""
+    _claim(out, run)
+    source = open_source(data, run.size, run.max_broken, quiet=quiet or not place.leads)
+    run.objective.check(source.classes)
+    judge = None
+    if val is not None:
+        judge = open_source(val, run.size, run.max_broken, source.classes, quiet or not place.leads)
+        if (judge.stage, judge.grid) != (source.stage, source.grid):
+            raise InputError(f"{val} is not of the same kind as {data}", "use two stores, or two folders, alike")
+    spec = data_spec(run, source)
+    model = build_model(run, spec)
+    for chain in (run.augment, run.evaluation):
+        check_chain(chain, source.stage, "pixels" if isinstance(model, Tokenizer) else _takes(model))
+    if judge is not None and data_spec(run, judge).codebook != spec.codebook:
+        raise InputError(f"{val} has another codebook than {data}", "tokenize it with the same tokenizer")
+    objective = build_objective(run, model)
+    if place.leads:
+        out.mkdir(parents=True, exist_ok=True)
+        write(out / CONFIG, to_yaml(run).encode())
+        write_json(out / DATA, {**asdict(spec), "train": str(data), "val": str(val) if val else None})
+        broken = [asdict(b) for s in (source, judge) for b in getattr(s, "broken", ())]
+        if broken:
+            write_json(out / QUARANTINE, broken)
+    evaluation = bind(run.evaluation, source, place.device)
+    evaluate = None
+    if judge is not None:
+
+        def evaluate(judged: nn.Module) -> dict[str, float]:
+            return average(objective, judged, judge, evaluation, place)
+
+    augment = bind(run.augment, source, place.device)
+    return Job(objective, source, augment, run.fit, out, place, evaluate, title, quiet)
+
+
+def _takes(model: nn.Module) -> Stage:
+    if not isinstance(model, Model):
+        raise ConfigError(f"{type(model).__name__} is neither a classifier nor a tokenizer", "choose another model")
+    return model.takes
+
+
+def _claim(out: Path, run: Run) -> None:
+    """Refuse a directory that holds something else."""
+    if not out.exists() or not any(out.iterdir()):
+        return
+    if not (out / CONFIG).is_file():
+        raise OutputError(f"{out} holds other files", "choose another --out")
+    if read_yaml(out / CONFIG) != encode(run):
+        raise OutputError(f"{out} holds another run", "choose another --out, or repeat its settings to go on with it")
+
+
+def train(
+    run: Run,
+    data: Path,
+    val: Path | None,
+    out: Path,
+    device: str = "auto",
+    title: str = "train",
+    quiet: bool = False,
+) -> Result:
+    """Run a recipe on data, from the newest checkpoint in `out` if there is one, and write results.json."""
+    with world(device) as place:
+        job = prepare(run, data, val, out, place, title, quiet)
+        result = fit(job)
+        if place.leads:
+            write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
+    return result
+
+
+def load_run(path: Path) -> tuple[Run, DataSpec, nn.Module]:
+    """A finished or running run: its settings, its data's shape, and the weights that evaluation uses."""
+    if not (path / CONFIG).is_file() or not (path / DATA).is_file():
+        raise InputError(f"no run in {path}", "give a directory that 'tilework train' wrote")
+    run: Run = decode(Run, read_yaml(path / CONFIG))
+    try:
+        plain = json.loads((path / DATA).read_bytes())
+    except ValueError as error:
+        raise DamageError(f"{path / DATA} is not JSON", f"restore it ({error})") from error
+    spec: DataSpec = decode(DataSpec, {k: v for k, v in plain.items() if k not in ("train", "val")})
+    checkpoint = latest_checkpoint(path / "checkpoints")
+    if checkpoint is None:
+        raise InputError(f"{path} has no checkpoint yet", "wait for the first one")
+    model = build_model(run, spec)
+    load_model_weights(checkpoint, model)
+    return run, spec, model
+
+
+def evaluate_run(path: Path, data: Path, tokenizer: Path | None = None, device: str = "auto") -> Classification:
+    """Accuracy and confusion of a trained run on a store or a folder; images are tokenized if the run needs it."""
+    place = pick_device(device)
+    run, spec, model = load_run(path)
+    if not isinstance(model, Model):
+        raise InputError(f"{path} trained a {type(model).__name__}, not a classifier", "give a classifier's run")
+    source = open_source(data, run.size, run.max_broken, quiet=True)
+    if spec.stage == "ids" and isinstance(source, ImageSource):
+        if tokenizer is None:
+            raise InputError(f"{path} was trained on tokens, {data} holds images", "add --tokenizer, or tokenize them")
+        with TemporaryDirectory() as folder:
+            store = Path(folder) / "data.tok"
+            encoder, card = load_tokenizer(tokenizer)
+            images = ImageSource.load(data, card.size, spec.classes, run.max_broken)
+            tokenize(images, encoder, card, store, place)
+            return _judge(run, spec, model, TokenSource(Store(store), spec.classes), place, str(tokenizer))
+    return _judge(run, spec, model, source, place, str(data))
+
+
+def _judge(
+    run: Run, spec: DataSpec, model: nn.Module, source: Source, device: torch.device, name: str
+) -> Classification:
+    if source.stage != spec.stage or source.classes != spec.classes:
+        raise InputError(f"{name} does not have the kind or the classes the model was trained on", "give data like it")
+    found = data_spec(run, source)
+    if (found.codebook, found.grid) != (spec.codebook, spec.grid):
+        raise InputError(f"{name} has another codebook or grid than the training data", "use the same tokenizer")
+    return classify(model, source, bind(run.evaluation, source, device), device)
+
+
+def plan(run: Run, data: Path, val: Path | None, device: str) -> Plain:
+    """What a run would do and cost, measured on a few steps; leaves nothing behind."""
+    with TemporaryDirectory() as folder, world(device) as place:
+        job = prepare(run, data, val, Path(folder) / "run", place, "plan", quiet=True)
+        seconds, steps = time_steps(job)
+    parameters = sum(p.numel() for p in job.objective.parameters())
+    return {
+        "samples": len(job.source),
+        "input": job.source.stage,
+        "grid": list(job.source.grid),
+        "classes": len(job.source.classes),
+        "parameters": parameters,
+        "steps": steps,
+        "seconds_per_step": seconds,
+        "estimated_minutes": seconds * steps / 60,
+        "checkpoint_mb": parameters * 4 * (4 if run.fit.ema else 3) / 1e6,
+    }

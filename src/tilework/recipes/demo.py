@@ -1,0 +1,77 @@
+"""The demo: a small tokenizer, then the same ViT from tokens and from pixels, in minutes on two cores."""
+
+from __future__ import annotations
+
+from tilework.augment import Embed, Flip, Normalise, RandomResizedCrop
+from tilework.augment.scale import Scale
+from tilework.layers.stems import PatchStemConfig, StemConfig, TokenStemConfig
+from tilework.models import VitConfig
+from tilework.objectives import ClassifyConfig, ReconstructConfig
+from tilework.recipes.run import Run, recipe
+from tilework.tokenizers import VitVqConfig
+from tilework.train import FitConfig, OptimConfig, ScheduleConfig
+
+
+@recipe
+def demo_tokenizer() -> Run:
+    """Small ViT-VQ on 96 px images. `tilework tokenizer train IMAGES/train --out tokenizer`.
+
+    Paper: none, a CPU-sized relative of ViT-VQGAN.
+    """
+    return Run(
+        model=VitVqConfig(patch=8, codes=512, code_dim=32, width=96, depth=2, heads=4),
+        objective=ReconstructConfig(warm_steps=150),
+        augment=(Scale(), Flip()),
+        evaluation=(Scale(),),
+        fit=FitConfig(
+            epochs=6,
+            batch=32,
+            evaluate_every=2,
+            optim=OptimConfig(lr=1e-3, weight_decay=0.01, clip=1.0),
+            schedule=ScheduleConfig(warmup_epochs=0.5),
+        ),
+    )
+
+
+def _vit(stem: StemConfig) -> VitConfig:
+    return VitConfig(width=128, depth=4, heads=4, pool="mean", stem=stem)
+
+
+def _fit() -> FitConfig:
+    return FitConfig(
+        epochs=10,
+        batch=64,
+        evaluate_every=5,
+        optim=OptimConfig(lr=1e-3, weight_decay=0.05, clip=1.0),
+        schedule=ScheduleConfig(warmup_epochs=2),
+    )
+
+
+@recipe
+def demo_token() -> Run:
+    """ViT from stored tokens. `tilework train demo_token --data train.tok --val val.tok --out runs/token`.
+
+    Paper: none, SeiT in miniature.
+    """
+    return Run(
+        model=_vit(TokenStemConfig()),
+        objective=ClassifyConfig(smoothing=0.1),
+        augment=(Embed(), RandomResizedCrop(size=(12, 12), area=(0.35, 1.0))),
+        evaluation=(Embed(),),
+        fit=_fit(),
+    )
+
+
+@recipe
+def demo_pixel() -> Run:
+    """The same ViT from pixels. `tilework train demo_pixel --data IMAGES/train --val IMAGES/val --out runs/pixel`.
+
+    Paper: none, the control of `demo_token`.
+    """
+    return Run(
+        model=_vit(PatchStemConfig(patch=16)),
+        objective=ClassifyConfig(smoothing=0.1),
+        augment=(Normalise(), RandomResizedCrop(size=(96, 96), area=(0.35, 1.0))),
+        evaluation=(Normalise(),),
+        fit=_fit(),
+    )

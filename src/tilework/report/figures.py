@@ -1,0 +1,134 @@
+"""Figures as PNG bytes.
+
+N pictures | H, W pixels | h, w code grid | K codes or classes | C code dim
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, RED, GREY = "#2f6db5", "#d9822b", "#2e8b57", "#c23b3b", "#5b6570"
+COLOURS = (ORANGE, BLUE, GREEN, RED)
+
+
+def _png(figure: Figure) -> bytes:
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=110, bbox_inches="tight", facecolor="white")
+    return data.getvalue()
+
+
+def _plain(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25, linewidth=0.6)
+
+
+def curves(logs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "val_top1") -> bytes:
+    """Training loss and validation accuracy over steps, one colour per run. logs: lines of log.jsonl by run."""
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for colour, (name, lines) in zip(COLOURS, logs.items(), strict=False):
+        loss = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+        accuracy = [(line["step"], 100 * line[metric]) for line in lines if metric in line]
+        left.plot(*zip(*loss, strict=True), color=colour, label=name, linewidth=1.3)
+        right.plot(*zip(*accuracy, strict=True), color=colour, label=name, marker="o", markersize=4)
+    left.set(title="training loss", xlabel="step")
+    right.set(title="validation accuracy", xlabel="step", ylabel="top-1 (%)")
+    for axes in (left, right):
+        _plain(axes)
+        axes.legend(frameon=False)
+    return _png(figure)
+
+
+def rows_of_pictures(rows: Mapping[str, np.ndarray]) -> bytes:
+    """Pictures in labelled rows, same order in each. rows: label to (N, H, W, 3) in [0, 1] or uint8."""
+    count = max(len(pictures) for pictures in rows.values())
+    figure = Figure(figsize=(1.15 * count + 1.2, 1.2 * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), count, squeeze=False)
+    for axes, (label, pictures) in zip(grid, rows.items(), strict=True):
+        for cell, picture in zip(axes, pictures, strict=False):
+            cell.imshow(picture, interpolation="nearest")
+        for cell in axes:
+            cell.set(xticks=[], yticks=[])
+            cell.spines[:].set_visible(False)
+        axes[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=10, labelpad=8)
+    return _png(figure)
+
+
+def code_pictures(ids: np.ndarray, codebook: np.ndarray) -> np.ndarray:
+    """Code grids coloured by the three main directions of the codebook. ids: (N, h, w); (N, h, w, 3) in [0, 1]."""
+    centred = codebook - codebook.mean(0)
+    directions = np.linalg.svd(centred, full_matrices=False)[2][:3]
+    shade = np.zeros((len(codebook), 3))
+    shade[:, : len(directions)] = centred @ directions.T
+    low, high = shade.min(0), shade.max(0)
+    return ((shade - low) / np.maximum(high - low, 1e-9))[ids]
+
+
+def predictions(
+    pictures: np.ndarray, truth: Sequence[str], guesses: Mapping[str, Sequence[tuple[str, float]]]
+) -> bytes:
+    """Pictures with what each model says of them, green where right. guesses: by model, (class, probability) each."""
+    columns = 6
+    rows = -(-len(pictures) // columns)
+    figure = Figure(figsize=(1.75 * columns, (1.75 + 0.2 * len(guesses)) * rows), layout="constrained")
+    cells = figure.subplots(rows, columns, squeeze=False).ravel()
+    for cell in cells:
+        cell.axis("off")
+    for i, (cell, picture) in enumerate(zip(cells, pictures, strict=False)):
+        cell.imshow(picture)
+        cell.set_title(_shorten(truth[i]), fontsize=9, color=GREY)
+        for line, (model, said) in enumerate(guesses.items()):
+            name, probability = said[i]
+            cell.text(
+                0.5,
+                -0.04 - 0.13 * line,
+                f"{model}: {_shorten(name)} {probability:.0%}",
+                color=GREEN if name == truth[i] else RED,
+                fontsize=8,
+                ha="center",
+                va="top",
+                transform=cell.transAxes,
+            )
+    return _png(figure)
+
+
+def confusion(counts: Mapping[str, np.ndarray], classes: Sequence[str]) -> bytes:
+    """Confusion matrices side by side, rows normalised. counts: by model, (K, K)."""
+    side = 1.4 + 0.22 * min(len(classes), 30)
+    figure = Figure(figsize=(side * len(counts) + 0.6, side), layout="constrained")
+    panels = figure.subplots(1, len(counts), squeeze=False)[0]
+    for panel, (name, matrix) in zip(panels, counts.items(), strict=True):
+        panel.imshow(matrix / np.maximum(1, matrix.sum(1, keepdims=True)), cmap="Blues", vmin=0, vmax=1)
+        panel.set_title(name)
+        panel.set_xlabel("predicted")
+        if len(classes) <= 30:
+            ticks = range(len(classes))
+            panel.set_xticks(ticks, [_shorten(c) for c in classes], rotation=90, fontsize=7)
+            panel.set_yticks(ticks, [_shorten(c) for c in classes], fontsize=7)
+    panels[0].set_ylabel("true")
+    return _png(figure)
+
+
+def trade(points: Mapping[str, tuple[float, float]]) -> bytes:
+    """Accuracy against storage, log axis. points: by name, (bytes per image, accuracy)."""
+    figure = Figure(figsize=(4.6, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for colour, (name, (size, accuracy)) in zip(COLOURS, points.items(), strict=False):
+        axes.scatter(size, 100 * accuracy, color=colour, s=70, zorder=3)
+        axes.annotate(f"{name}\n{size:,.0f} B, {accuracy:.1%}", (size, 100 * accuracy), (0, -14), color=colour,
+                      textcoords="offset points", ha="center", va="top", fontsize=9)  # fmt: skip
+    sizes = [size for size, _ in points.values()]
+    axes.set_xscale("log")
+    axes.set(xlim=(min(sizes) / 3, max(sizes) * 3), ylim=(0, 105))
+    axes.set(xlabel="bytes per training image (log)", ylabel="validation accuracy (%)")
+    _plain(axes)
+    return _png(figure)
+
+
+def _shorten(name: str, length: int = 14) -> str:
+    return name if len(name) <= length else name[: length - 1] + "…"

@@ -1,0 +1,63 @@
+"""Codes in ceil(log2 K) bits each, least significant bit first.
+
+B images | T tokens per image | K codes
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilework.core.errors import DamageError, InputError
+from tilework.store.codec import codecs
+
+
+class Packed:
+    """Fixed-width codes; every record has the same size."""
+
+    def __init__(self, length: int, vocabulary: int) -> None:
+        self.length = length
+        self.vocabulary = vocabulary
+        self.bits = max(1, (vocabulary - 1).bit_length())
+        self.size = -(-length * self.bits // 8)  # bytes of a record
+
+    @staticmethod
+    def fit(ids: np.ndarray, vocabulary: int) -> Packed:
+        """Nothing to learn."""
+        return Packed(ids.shape[1], vocabulary)
+
+    @staticmethod
+    def load(tables: dict[str, np.ndarray], length: int, vocabulary: int) -> Packed:
+        """Nothing to load."""
+        return Packed(length, vocabulary)
+
+    def tables(self) -> dict[str, np.ndarray]:
+        """None."""
+        return {}
+
+    def encode(self, ids: np.ndarray) -> tuple[bytes, np.ndarray]:
+        """ids: (B, T). Returns the records and their sizes."""
+        bad = np.argwhere((ids < 0) | (ids >= self.vocabulary))
+        if len(bad):
+            image, place = bad[0].tolist()
+            raise InputError(
+                f"code {ids[image, place]} at place {place} of image {image} is outside 0..{self.vocabulary - 1}",
+                "check the tokenizer",
+            )
+        bits = (ids[:, :, None] >> np.arange(self.bits)) & 1  # (B, T, bits)
+        records = np.packbits(bits.astype(np.uint8).reshape(len(ids), -1), axis=1, bitorder="little")
+        return records.tobytes(), np.full(len(ids), self.size, np.int64)
+
+    def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Returns (B, T) int32."""
+        if (sizes != self.size).any():
+            raise DamageError("a packed record has another size than its codes need", "restore the shard")
+        records = data[starts[:, None] + np.arange(self.size)]  # (B, size)
+        bits = np.unpackbits(records, axis=1, count=self.length * self.bits, bitorder="little")
+        weights = (1 << np.arange(self.bits)).astype(np.int32)
+        ids = bits.reshape(len(starts), self.length, self.bits) @ weights
+        if ids.size and ids.max() >= self.vocabulary:
+            raise DamageError(f"a record holds code {ids.max()} of {self.vocabulary}", "restore the shard")
+        return ids
+
+
+codecs.add("packed")(Packed)

@@ -1,0 +1,108 @@
+"""Writing a store: images are added, the manifest comes last, and the directory appears only when all is well.
+
+B images | H, W code grid | K codes | C code dim
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from safetensors.numpy import save
+
+from tilework.core.errors import InputError
+from tilework.core.files import new_directory, write
+from tilework.store.codec import codecs
+from tilework.store.columns import pack_column
+from tilework.store.manifest import Manifest, ShardEntry, seal
+from tilework.store.shard import write_shard
+from tilework.version import __version__
+
+
+@dataclass
+class StoreWriter:
+    """`with StoreWriter(path, ...) as writer: writer.add(ids, labels, keys)`."""
+
+    path: Path
+    codebook: np.ndarray  # (K, C) float32
+    classes: Sequence[str]
+    codec: str = "packed"
+    tokenizer: dict[str, str] = field(default_factory=dict)
+    preprocessing: str = ""
+    licence: str = ""
+    shard_images: int = 65536
+
+    def __enter__(self) -> StoreWriter:
+        self._waiting: list[np.ndarray] = []
+        self._labels: list[int] = []
+        self._keys: list[str] = []
+        self._shards: list[ShardEntry] = []
+        self._grid: tuple[int, int] | None = None
+        self._place: AbstractContextManager[Path] = new_directory(self.path)
+        self._root = self._place.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            try:
+                self._finish()
+            except BaseException as failed:
+                self._place.__exit__(type(failed), failed, failed.__traceback__)
+                raise
+        self._place.__exit__(kind, error, trace)
+
+    def add(self, ids: np.ndarray, labels: Sequence[int] | np.ndarray, keys: Sequence[str]) -> None:
+        """Append images. ids: (B, H, W) integers; labels, keys: B each."""
+        grid = (int(ids.shape[1]), int(ids.shape[2]))
+        if not len(ids) == len(labels) == len(keys):
+            raise InputError(f"{len(ids)} images with {len(labels)} labels and {len(keys)} keys", "give one each")
+        if self._grid not in (None, grid):
+            raise InputError(f"a grid of {grid} in a store of {self._grid}", "resize all images alike")
+        self._grid = grid
+        self._waiting.append(ids.reshape(len(ids), -1))
+        self._labels += [int(label) for label in labels]
+        self._keys += keys
+        while sum(map(len, self._waiting)) >= self.shard_images:
+            self._write_shard()
+
+    def _write_shard(self) -> None:
+        ids = np.concatenate(self._waiting)
+        ids, rest = ids[: self.shard_images], ids[self.shard_images :]
+        self._waiting = [rest]
+        records, sizes = codecs[self.codec].fit(ids, len(self.codebook)).encode(ids)
+        entry = ShardEntry(f"shards/{len(self._shards):05d}.tiles", len(ids))
+        write_shard(self._root / entry.file, records, sizes, sum(shard.records for shard in self._shards))
+        self._shards.append(entry)
+
+    def _finish(self) -> None:
+        while sum(map(len, self._waiting)):
+            self._write_shard()
+        if self._grid is None:
+            raise InputError(f"no images for {self.path}", "an empty store is of no use")
+        labels = np.array(self._labels)
+        if labels.min() < 0 or labels.max() >= len(self.classes):
+            raise InputError(f"labels {labels.min()}..{labels.max()} for {len(self.classes)} classes", "check them")
+        narrow = np.min_scalar_type(len(self.classes) - 1)
+        write(self._root / "codebook.safetensors", save({"codebook": self.codebook.astype(np.float32)}))
+        write(self._root / "columns/label.safetensors", pack_column(labels.astype(narrow)))
+        write(self._root / "columns/key.safetensors", pack_column(self._keys))
+        manifest = Manifest(
+            images=len(labels),
+            grid=self._grid,
+            vocabulary=len(self.codebook),
+            codec=self.codec,
+            classes=tuple(self.classes),
+            shards=tuple(self._shards),
+            columns=("label", "key"),
+            tokenizer=self.tokenizer,
+            preprocessing=self.preprocessing,
+            licence=self.licence,
+            software=f"tilework {__version__}",
+        )
+        seal(self._root, manifest)

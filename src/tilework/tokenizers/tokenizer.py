@@ -1,0 +1,105 @@
+"""What every tokenizer can do, and how it is kept on disk: weights as safetensors, settings as JSON.
+
+B batch | H, W pixels | h, w code grid | K codes | C code dim
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from tilework.core.config import Plain, decode, encode
+from tilework.core.errors import DamageError, InputError, TileworkError
+from tilework.core.files import new_directory, sha256, write, write_json
+from tilework.models.model import ModelConfig
+
+WEIGHTS, SETTINGS = "weights.safetensors", "tokenizer.json"
+
+
+class Tokenizer(nn.Module):
+    """Images in [0, 1] to a grid of codes and back."""
+
+    patch: int  # pixels per code and axis
+
+    @property
+    def codebook(self) -> Tensor:
+        """Code vectors as a classifier sees them, (K, C)."""
+        raise NotImplementedError
+
+    def features(self, pixels: Tensor) -> Tensor:
+        """Vectors before quantisation. pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C)."""
+        raise NotImplementedError
+
+    def nearest(self, features: Tensor) -> Tensor:
+        """Code of each vector. features: (..., C); returns (...) int64."""
+        raise NotImplementedError
+
+    def pixels(self, vectors: Tensor) -> Tensor:
+        """Images from code vectors. vectors: (B, h, w, C); returns (B, 3, H, W), about [0, 1]."""
+        raise NotImplementedError
+
+    @torch.inference_mode()
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Codes of images in [0, 1]. Returns (B, h, w) int64."""
+        height, width = pixels.shape[-2:]
+        if height % self.patch or width % self.patch:
+            raise InputError(f"images of {height}x{width} do not divide into {self.patch} px patches", "resize them")
+        return self.nearest(self.features(pixels))
+
+    @torch.inference_mode()
+    def decode(self, ids: Tensor) -> Tensor:
+        """Images of codes, clipped to [0, 1]. ids: (B, h, w)."""
+        return self.pixels(self.codebook[ids.long()]).clamp(0, 1)
+
+
+@dataclass(frozen=True)
+class Card:
+    """Where a tokenizer comes from and how images must reach it."""
+
+    name: str
+    sha256: str  # of its weights
+    size: tuple[int, int]  # pixels it was trained on
+
+    @property
+    def preprocessing(self) -> str:
+        """The resize policy as a sentence."""
+        return f"upright RGB, short side resized (bicubic), centre cut to {self.size[0]}x{self.size[1]} px, in [0, 1]"
+
+
+def save_tokenizer(path: Path, tokenizer: Tokenizer, config: ModelConfig, size: tuple[int, int]) -> None:
+    """Write a tokenizer as a directory."""
+    with new_directory(path) as root:
+        write(root / WEIGHTS, save_tensors({k: v.contiguous() for k, v in tokenizer.state_dict().items()}))
+        settings: Plain = {"format": "tilework tokenizer", "version": 1, "name": path.stem, "size": list(size)}
+        write_json(root / SETTINGS, {**settings, "sha256": sha256(root / WEIGHTS), "model": encode(config)})
+
+
+def load_tokenizer(path: Path) -> tuple[Tokenizer, Card]:
+    """Read a tokenizer directory; no code in it can run."""
+    if not (path / SETTINGS).is_file():
+        raise InputError(f"no tokenizer in {path}", "train one with 'tilework tokenizer train IMAGES'")
+    try:
+        settings = json.loads((path / SETTINGS).read_bytes())
+        if settings["version"] != 1:
+            raise DamageError(f"{path} has tokenizer version {settings['version']}, not 1", "update Tilework")
+        config = decode(ModelConfig, settings["model"], "model")
+        card = Card(settings["name"], settings["sha256"], decode(tuple[int, int], settings["size"], "size"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamageError(f"{path / SETTINGS} is malformed", f"restore it ({error!r})") from error
+    if not (path / WEIGHTS).is_file() or sha256(path / WEIGHTS) != card.sha256:
+        raise DamageError(f"{path / WEIGHTS} is missing or damaged", "restore it")
+    tokenizer = config.build(3, card.size, 0)
+    try:
+        tokenizer.load_state_dict(load_tensors((path / WEIGHTS).read_bytes()))
+    except (RuntimeError, SafetensorError) as error:
+        raise DamageError(f"{path / WEIGHTS} does not fit its settings", " ".join(str(error).split())) from error
+    if not isinstance(tokenizer, Tokenizer):
+        raise TileworkError(f"{path} holds a {type(tokenizer).__name__}, not a tokenizer")
+    return tokenizer.eval(), card

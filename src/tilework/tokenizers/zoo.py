@@ -1,0 +1,20 @@
+"""Tokenizers by name or path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tilework.core.errors import ConfigError
+from tilework.models.model import ModelConfig
+from tilework.tokenizers.tokenizer import Tokenizer, load_tokenizer
+
+
+def create_tokenizer(name_or_path: str | Path, **settings: Any) -> Tokenizer:
+    """A trained tokenizer from its directory, or an untrained one by name with settings."""
+    if Path(name_or_path).is_dir():
+        return load_tokenizer(Path(name_or_path))[0]
+    tokenizer = ModelConfig.choices[str(name_or_path)](**settings).build(3, (0, 0), 0)
+    if not isinstance(tokenizer, Tokenizer):
+        raise ConfigError(f"'{name_or_path}' is a {type(tokenizer).__name__}, not a tokenizer", "choose another name")
+    return tokenizer

@@ -1,0 +1,111 @@
+"""Checkpoints: a directory per save, whole or absent, named by `latest` when complete. No pickle.
+
+checkpoints/step-00000120/{objective,optimiser,ema}.safetensors, state.json
+checkpoints/latest           the name of the newest
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from tilework.core.errors import DamageError
+from tilework.core.files import new_directory, sha256, write, write_json
+
+VERSION = 1
+
+
+def save_checkpoint(
+    root: Path, step: int, objective: nn.Module, optimiser: torch.optim.Optimizer, ema: nn.Module | None, keep: int
+) -> None:
+    """Write a checkpoint, point `latest` at it, remove older ones."""
+    name = f"step-{step:08d}"
+    with new_directory(root / name, replace=True) as place:
+        parts = {"objective": objective.state_dict(), "optimiser": _optimiser_tensors(optimiser)}
+        if ema is not None:
+            parts["ema"] = ema.state_dict()
+        for part, tensors in parts.items():
+            (place / f"{part}.safetensors").write_bytes(save({k: v.contiguous() for k, v in tensors.items()}))
+        hashes = {file.name: sha256(file) for file in sorted(place.glob("*.safetensors"))}
+        write_json(place / "state.json", {"version": VERSION, "step": step, "sha256": hashes})
+    write(root / "latest", f"{name}\n".encode())
+    for old in sorted(root.glob("step-*"))[:-keep]:
+        shutil.rmtree(old)
+
+
+def latest_checkpoint(root: Path) -> Path | None:
+    """The newest complete checkpoint below a directory."""
+    pointer = root / "latest"
+    if not pointer.is_file():
+        return None
+    path = root / pointer.read_text().strip()
+    if not path.is_dir():
+        raise DamageError(f"{pointer} names {path.name}, which is not there", "restore it or remove the pointer")
+    return path
+
+
+def load_checkpoint(
+    path: Path, objective: nn.Module, optimiser: torch.optim.Optimizer | None, ema: nn.Module | None
+) -> int:
+    """Restore everything; returns the number of steps taken."""
+    state = _state(path)
+    _fill(objective, _tensors(path, "objective", state), path)
+    if ema is not None:
+        _fill(ema, _tensors(path, "ema", state), path)
+    if optimiser is not None:
+        _restore_optimiser(optimiser, _tensors(path, "optimiser", state), path)
+    return int(state["step"])
+
+
+def load_model_weights(path: Path, model: nn.Module) -> None:
+    """The weights that evaluation uses: the averaged ones where the run kept them."""
+    state = _state(path)
+    part, prefix = ("ema", "module.") if "ema.safetensors" in state["sha256"] else ("objective", "model.")
+    tensors = _tensors(path, part, state)
+    _fill(model, {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}, path)
+
+
+def _state(path: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads((path / "state.json").read_bytes())
+        if state["version"] != VERSION:
+            raise DamageError(f"{path} has checkpoint version {state['version']}, not {VERSION}", "update Tilework")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamageError(f"{path / 'state.json'} cannot be read", f"remove the checkpoint ({error!r})") from error
+    return state
+
+
+def _tensors(path: Path, part: str, state: dict[str, Any]) -> dict[str, Tensor]:
+    file = path / f"{part}.safetensors"
+    if not file.is_file() or sha256(file) != state["sha256"].get(file.name):
+        raise DamageError(f"{file} is missing or damaged", "restore it, or remove the run")
+    return load(file.read_bytes())
+
+
+def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise DamageError(f"{path} is a checkpoint of another model", " ".join(str(error).split())) from error
+
+
+def _optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    state = optimiser.state_dict()["state"]
+    return {f"{i}.{key}": value for i, slots in state.items() for key, value in slots.items() if value is not None}
+
+
+def _restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        number, _, key = name.partition(".")
+        state.setdefault(int(number), {})[key] = value
+    count = sum(len(group["params"]) for group in optimiser.param_groups)
+    if any(number >= count for number in state):
+        raise DamageError(f"{path} is a checkpoint of another optimiser", "start anew in another directory")
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

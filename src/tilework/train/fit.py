@@ -1,0 +1,255 @@
+"""The one loop: any objective, on one device or under torchrun, resumable to the bit.
+
+Randomness is a function of (seed, step, rank) and of the samples, so a checkpoint holds tensors and a step number.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from tilework.augment import Augment, apply_all
+from tilework.core.batch import Batch
+from tilework.core.distributed import World
+from tilework.core.errors import ConfigError, Stopped, TrainingError
+from tilework.core.rng import Draws, step_seed
+from tilework.data import Loader, Source
+from tilework.objectives import Objective
+from tilework.train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from tilework.train.log import Bar, RunLog
+from tilework.train.optim import build_optimiser
+from tilework.train.settings import FitConfig
+
+
+@dataclass
+class Job:
+    """Everything the loop needs."""
+
+    objective: Objective
+    source: Source
+    augment: Sequence[Augment]
+    config: FitConfig
+    out: Path
+    world: World
+    evaluate: Callable[[nn.Module], dict[str, float]] | None = None  # takes the model to be judged
+    title: str = "train"
+    quiet: bool = False
+    after_step: Callable[[int], None] = field(default=lambda step: None)  # for tests and pictures
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended."""
+
+    model: nn.Module  # the averaged weights where the run keeps them
+    steps: int
+    metrics: dict[str, float]  # of the last evaluation
+    seconds: float  # of this call
+    leads: bool = True  # whether this process logs and saves
+
+
+def fit(job: Job) -> Result:
+    """Train, from the newest checkpoint in `job.out` if there is one."""
+    return _Fit(job).run()
+
+
+def time_steps(job: Job, count: int = 3) -> tuple[float, int]:
+    """Seconds of a step, measured on a few after a first one, and the number of steps of the whole run."""
+    loop = _Fit(job)
+    begun = monotonic()
+    for step, batch in enumerate(loop.loader.run(0, min(1 + count, loop.total))):
+        begun = monotonic() if step == 1 else begun
+        loop._step(step, batch)
+        float(loop.pending[-1][1]["norm"])  # wait for the device
+    return (monotonic() - begun) / max(1, min(count, loop.total - 1)), loop.total
+
+
+class _Fit:
+    def __init__(self, job: Job) -> None:
+        config, world = job.config, job.world
+        if config.batch % (world.size * config.accumulate):
+            raise ConfigError(
+                f"a batch of {config.batch} does not split over {world.size} processes x {config.accumulate} parts",
+                "change fit.batch",
+            )
+        self.job, self.config, self.world = job, config, world
+        self.objective = job.objective.to(world.device)
+        self.optimiser = build_optimiser(self.objective, config.optim)
+        self.ema = (
+            AveragedModel(self.objective.model, multi_avg_fn=get_ema_multi_avg_fn(config.ema)) if config.ema else None
+        )
+        checkpoint = latest_checkpoint(job.out / "checkpoints")
+        self.start = load_checkpoint(checkpoint, self.objective, self.optimiser, self.ema) if checkpoint else 0
+        self.wrapped: nn.Module = self.objective
+        if world.size > 1:
+            self.wrapped = DistributedDataParallel(self.objective)
+        pin = world.device.type == "cuda"
+        self.loader = Loader(job.source, config.batch, config.seed, world.rank, world.size, pin=pin)
+        self.total = config.epochs * self.loader.steps
+        self.pending: list[tuple[int, dict[str, Tensor]]] = []  # steps whose numbers are still on the device
+        self.streak = 0
+        self.metrics: dict[str, float] = {}
+
+    @property
+    def judged(self) -> nn.Module:
+        """The model that evaluation and export use."""
+        return self.ema.module if self.ema is not None else self.objective.model
+
+    def run(self) -> Result:
+        begun = monotonic()
+        quiet = self.job.quiet or not self.world.leads
+        self.log = RunLog(self.job.out / "log.jsonl", self.start, quiet=not self.world.leads)
+        self.bar = Bar(self.job.title, self.total, self.start, quiet)
+        try:
+            with _stop_signals() as stop:
+                for step, batch in enumerate(self.loader.run(self.start, self.total), self.start):
+                    self._step(step, batch)
+                    self._after(step + 1, stop)
+                    self.job.after_step(step + 1)
+            if not self.metrics:  # resumed at the very end
+                self._evaluate(self.total)
+        finally:
+            self.bar.close()
+            self.log.close()
+        return Result(self.judged, self.total, self.metrics, monotonic() - begun, self.world.leads)
+
+    def _step(self, step: int, batch: Batch) -> None:
+        """One update of the weights; skipped on the device if the gradient is not finite."""
+        config, epoch = self.config, step // self.loader.steps
+        torch.manual_seed(step_seed(config.seed, step, self.world.rank))
+        self.wrapped.train()
+        logged: dict[str, Tensor] = {}
+        parts = _split(batch.to(self.world.device), config.accumulate)
+        for number, part in enumerate(parts):
+            last = number == len(parts) - 1
+            wait = nullcontext() if last or self.world.size == 1 else self.wrapped.no_sync()  # type: ignore[operator]
+            draws = Draws(config.seed, epoch, part.index, step)
+            bf16 = config.precision == "bf16"
+            with wait, torch.autocast(self.world.device.type, torch.bfloat16, enabled=bf16):
+                out = self.wrapped(apply_all(self.job.augment, part, draws), draws)
+                (out["loss"] / len(parts)).backward()
+            for name, value in out.items():
+                logged[name] = logged.get(name, 0) + value.detach() / len(parts)
+        gradients = [p.grad for p in self.objective.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)  # the same in every process: gradients are summed by now
+        if config.optim.clip:
+            torch.nn.utils.clip_grads_with_norm_(self.objective.parameters(), config.optim.clip, norm)
+        factor = self._set_rate(step)
+        self.optimiser.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        if self.ema is not None:
+            self.ema.update_parameters(self.objective.model)
+        self.pending.append((step, {**logged, "norm": norm, "lr": torch.tensor(factor * config.optim.lr)}))
+
+    def _set_rate(self, step: int) -> float:
+        schedule = self.config.schedule
+        warmup = schedule.warmup_epochs / self.config.epochs
+        # the middle of the step: neither the first nor the last one has a rate of zero
+        factor = schedule.factor((step + 0.5) / self.total, warmup)
+        for group in self.optimiser.param_groups:
+            group["lr"] = factor * self.config.optim.lr * group["scale"]
+        return factor
+
+    def _after(self, done: int, stop: list[int]) -> None:
+        """Log, evaluate, save and stop, each at its time. done: steps taken."""
+        config = self.config
+        looks = done % config.log_every == 0 or done == self.total or self.world.device.type == "cpu"
+        if looks:
+            self._read_pending(done)
+        epoch_ends = done % self.loader.steps == 0
+        epoch = done // self.loader.steps
+        if done == self.total or (epoch_ends and config.evaluate_every and epoch % config.evaluate_every == 0):
+            self._evaluate(done)
+        stopping = looks and self.world.any(bool(stop))
+        due = done % config.save_every == 0 if config.save_every else epoch_ends
+        if due or stopping or done == self.total:
+            if self.world.leads:
+                place = self.job.out / "checkpoints"
+                save_checkpoint(place, done, self.objective, self.optimiser, self.ema, config.keep)
+            self.world.wait()
+        if stopping and done < self.total:
+            raise Stopped(
+                f"stopped after step {done} of {self.total}, saved in {self.job.out}", "run it again to go on"
+            )
+
+    def _read_pending(self, done: int) -> None:
+        """Bring numbers of past steps to the host; count steps that were skipped."""
+        for step, values in self.pending:
+            stacked = torch.stack([value.float().to(self.world.device) for value in values.values()])
+            means = self.world.sum(stacked) / self.world.size
+            numbers = dict(zip(values, means.tolist(), strict=True))
+            finite = numbers["norm"] == numbers["norm"] and abs(numbers["norm"]) != float("inf")
+            self.streak = 0 if finite else self.streak + 1
+            if not finite:
+                self._report_skipped(step, numbers)
+            if not finite or (step + 1) % self.config.log_every == 0 or step + 1 == self.total:
+                shown = {name: round(value, 7) for name, value in numbers.items()} if finite else {"skipped": True}
+                self.log.write(step=step + 1, epoch=step // self.loader.steps, **shown)
+                self.bar.update(done, note=f"loss {numbers['loss']:.3f} {_short(self.metrics)}")
+        self.pending.clear()
+
+    def _report_skipped(self, step: int, numbers: dict[str, float]) -> None:
+        samples = self.loader.indices(step).tolist()
+        line = {"step": step + 1, "rank": self.world.rank, "loss": str(numbers["loss"]), "samples": samples}
+        with (self.job.out / f"nonfinite-{self.world.rank}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        if self.streak >= self.config.patience:
+            raise TrainingError(
+                f"the gradient was not finite for {self.streak} steps in a row, up to step {step + 1}",
+                f"lower fit.optim.lr or set fit.optim.clip; the samples are in {self.job.out}/nonfinite-*.jsonl",
+            )
+
+    def _evaluate(self, done: int) -> None:
+        if self.job.evaluate is not None:
+            self.metrics = self.job.evaluate(self.judged)
+            shown = {f"val_{name}": round(value, 6) for name, value in self.metrics.items()}
+            self.log.write(step=done, epoch=done // self.loader.steps, **shown)
+            self.bar.update(done, note=_short(self.metrics))
+
+
+def _split(batch: Batch, parts: int) -> list[Batch]:
+    """Equal parts of a batch, for gradient accumulation."""
+    if parts == 1:
+        return [batch]
+    size = len(batch.x) // parts
+    return [batch.rows(slice(i * size, (i + 1) * size)) for i in range(parts)]
+
+
+def _short(metrics: dict[str, float]) -> str:
+    return " ".join(f"{name} {value:.3f}" for name, value in metrics.items())
+
+
+@contextmanager
+def _stop_signals() -> Iterator[list[int]]:
+    """SIGTERM and SIGINT are noted, not obeyed at once: the loop saves first. A second SIGINT ends at once."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    old: dict[signal.Signals, Any] = {}
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            old[number] = signal.signal(number, note)
+    except ValueError:  # not the main thread: signals are someone else's
+        pass
+    try:
+        yield received
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

@@ -1,0 +1,38 @@
+"""Optimiser groups: which parameters decay, and how fast each layer learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from tilework.models.model import Model
+from tilework.train.settings import OptimConfig
+
+
+def build_optimiser(objective: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
+    """AdamW or SGD over an objective; `scale` of each group multiplies the scheduled rate.
+
+    Fused implementations skip a step on the device when `found_inf` says so: no synchronisation to look at a loss.
+    """
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in objective.named_parameters():
+        if parameter.requires_grad:
+            plain = parameter.ndim < 2 or name.rpartition(".")[2] in ("cls_token", "pos_embed")
+            key = (0.0 if plain else config.weight_decay, _scale(objective, name, config.layer_decay))
+            groups.setdefault(key, []).append(parameter)
+    params: list[dict[str, Any]] = [
+        {"params": members, "weight_decay": decay, "scale": scale} for (decay, scale), members in groups.items()
+    ]
+    if config.name == "adamw":
+        return torch.optim.AdamW(params, lr=config.lr, betas=config.betas, fused=True)
+    return torch.optim.SGD(params, lr=config.lr, momentum=config.momentum, fused=True)
+
+
+def _scale(objective: nn.Module, name: str, decay: float) -> float:
+    model = objective.model
+    inner = name.removeprefix("model.")
+    if decay == 1.0 or not isinstance(model, Model) or inner == name:
+        return 1.0
+    return float(decay ** (model.layers - 1 - model.layer_of(inner)))

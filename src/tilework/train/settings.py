@@ -1,0 +1,66 @@
+"""Settings of the loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import cos, pi
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """The optimiser."""
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.05  # not on biases, norms, positions and class tokens
+    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = 0.9  # sgd only
+    layer_decay: float = 1.0  # learning rate of each layer relative to the next one up
+    clip: float = 0.0  # largest norm of the gradient; 0: no clipping
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The learning rate over time."""
+
+    name: Literal["cosine", "constant", "polynomial"] = "cosine"
+    warmup_epochs: float = 0.0
+    floor: float = 0.0  # of the highest rate, reached at the end
+    power: float = 1.0  # polynomial only
+
+    def factor(self, progress: float, warmup: float) -> float:
+        """Share of the highest rate at a step: progress and warm-up in epochs of the whole, both in [0, 1]."""
+        if progress < warmup:
+            return progress / warmup
+        if self.name == "constant":
+            return 1.0
+        left = 1 - (progress - warmup) / max(1e-12, 1 - warmup)
+        shape = (1 + cos(pi * (1 - left))) / 2 if self.name == "cosine" else max(0.0, left) ** self.power
+        return self.floor + (1 - self.floor) * shape
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """How long, how large, how often."""
+
+    epochs: int = 10
+    batch: int = 64  # over all processes and accumulated parts
+    accumulate: int = 1  # parts a batch is split into
+    seed: int = 0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    ema: float = 0.0  # decay of the averaged weights that evaluation and export use; 0: none
+    evaluate_every: int = 1  # epochs; the last is always evaluated; 0: only the last
+    save_every: int = 0  # steps; 0: once per epoch
+    keep: int = 2  # checkpoints
+    log_every: int = 10  # steps
+    patience: int = 5  # steps in a row with a gradient that is not finite, before training stops
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "accumulate", "keep", "log_every", "patience"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1")
+        if self.batch % self.accumulate:
+            raise ValueError(f"a batch of {self.batch} does not split into {self.accumulate} equal parts")
