@@ -17,7 +17,7 @@ test-slow: .venv/dev.done
 	$(BIN)/python -m pytest -m slow
 
 bench: .venv/dev.done
-	$(BIN)/python benchmarks/rng.py
+	$(BIN)/python benchmarks/frame.py
 
 lint: .venv/dev.done
 	$(BIN)/ruff check .

@@ -12,14 +12,15 @@ _SURFACE = {
     "open": ("tilework.store", "Store"),
     "create_tokenizer": ("tilework.tokenizers", "create_tokenizer"),
     "create_model": ("tilework.models", "create_model"),
-    "recipes": ("tilework.recipes", "recipes"),
     "fit": ("tilework.recipes", "train"),
     "evaluate": ("tilework.recipes", "evaluate_run"),
 }
-__all__ = ["__version__", *_SURFACE]
+__all__ = ["__version__", "recipes", *_SURFACE]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "recipes":
+        return importlib.import_module("tilework.recipes")
     if name not in _SURFACE:
         raise AttributeError(f"module 'tilework' has no attribute '{name}'")
     module, attribute = _SURFACE[name]

@@ -19,17 +19,24 @@ from tilework.core.errors import ConfigError
 @Augment.choices.add("embed")
 @dataclass(frozen=True)
 class Embed(Augment):
-    """Look each code up in the codebook of the store."""
+    """Look each code up in the codebook of the store.
+
+    standardise: scale every channel to mean 0 and deviation 1 over the codes, as pixels are: unit-length code vectors
+    are small, and a stem learns slowly from small numbers.
+    """
 
     stages: ClassVar[tuple[Stage, ...]] = ("ids",)
     gives: ClassVar[Stage | None] = "map"
+    standardise: bool = False
     codebook: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # (K, C)
 
     def bind(self, codebook: Tensor | None) -> Embed:
         """The same step with the codebook of the data."""
         if codebook is None:
             raise ConfigError("augmentation 'embed' needs a codebook", "train on a token store")
-        bound = Embed()
+        if self.standardise:
+            codebook = (codebook - codebook.mean(0)) / codebook.std(0).clamp(min=1e-6)
+        bound = Embed(self.standardise)
         object.__setattr__(bound, "codebook", codebook)
         return bound
 

@@ -34,10 +34,13 @@ def train_tokenizer(
     """
     from tilework.core.config import resolve
     from tilework.core.errors import ConfigError, OutputError
+    from tilework.objectives import ReconstructConfig
     from tilework.recipes import plan, recipes, train
     from tilework.tokenizers import Tokenizer, save_tokenizer
 
     run = resolve(recipes[recipe](), config, settings)
+    if not isinstance(run.objective, ReconstructConfig):
+        raise ConfigError(f"recipe '{recipe}' does not train a tokenizer", "choose a tokenizer's recipe")
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
     if dry_run:
@@ -45,7 +48,6 @@ def train_tokenizer(
         return
     work = out.with_name(f"{out.name}.run")
     result = train(run, images, val, work, device, "tokenizer", quiet=json)
-    if not isinstance(result.model, Tokenizer):
-        raise ConfigError(f"recipe '{recipe}' trains a {type(result.model).__name__}", "choose a tokenizer's recipe")
+    assert isinstance(result.model, Tokenizer)
     save_tokenizer(out, result.model, run.model, run.size)
     show({"tokenizer": str(out), "run": str(work), **result.metrics}, json)

@@ -78,7 +78,7 @@ def plan_crops(name: str, width: int, height: int, side: int, train: int, val: i
     return crops
 
 
-def write_photographs(out: Path, side: int = 96, train: int = 200, val: int = 60, quality: int = 90) -> None:
+def write_photographs(out: Path, side: int = 96, train: int = 400, val: int = 60, quality: int = 90) -> None:
     """Cut the crops and write them as an ordinary image folder: out/{train,val}/CLASS/NUMBER.jpg, and crops.json."""
     source = photograph_folder()
     listed = []

@@ -19,7 +19,7 @@ from tilework.core.errors import InputError, OutputError
 from tilework.core.files import new_directory, write, write_json
 from tilework.data import ImageFolder, ImageSource, epoch_order
 from tilework.data.photographs import write_photographs
-from tilework.evaluate import Classification, classify
+from tilework.evaluation import Classification, classify
 from tilework.recipes import Run, recipes, train
 from tilework.recipes.build import bind, load_run, open_source
 from tilework.report import Page, code_pictures, confusion, curves, predictions, rows_of_pictures, trade
@@ -224,7 +224,8 @@ class Demo:
         """Images to show, spread over the classes, and the rows of originals, codes and decoded images."""
         order = epoch_order(0, 0, len(val))
         _, first = np.unique(val.folder.labels[order], return_index=True)
-        shown = order[np.sort(np.concatenate([first, np.setdiff1d(np.arange(min(12, len(order))), first)]))[:12]]
+        rest = np.setdiff1d(np.arange(len(order)), first)
+        shown = order[np.concatenate([np.sort(first), rest])[:12]]  # one of each class before a second one
         tokenizer, _ = load_tokenizer(self.out / "vit_vq")
         ids = Store(self.out / "val.tok").batch(shown[:10])
         rows = {

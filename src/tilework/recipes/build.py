@@ -21,7 +21,7 @@ from tilework.core.errors import ConfigError, DamageError, InputError, OutputErr
 from tilework.core.files import write, write_json
 from tilework.core.rng import Draws
 from tilework.data import ImageSource, Source, TokenSource
-from tilework.evaluate import Classification, average, classify
+from tilework.evaluation import Classification, average, classify
 from tilework.models import Model
 from tilework.objectives import Combined, Objective, ObjectiveConfig
 from tilework.recipes.run import Run

@@ -24,11 +24,11 @@ def demo_tokenizer() -> Run:
         augment=(Scale(), Flip()),
         evaluation=(Scale(),),
         fit=FitConfig(
-            epochs=6,
+            epochs=3,
             batch=32,
-            evaluate_every=2,
+            evaluate_every=1,
             optim=OptimConfig(lr=1e-3, weight_decay=0.01, clip=1.0),
-            schedule=ScheduleConfig(warmup_epochs=0.5),
+            schedule=ScheduleConfig(warmup_epochs=0.2),
         ),
     )
 
@@ -39,11 +39,11 @@ def _vit(stem: StemConfig) -> VitConfig:
 
 def _fit() -> FitConfig:
     return FitConfig(
-        epochs=10,
+        epochs=5,
         batch=64,
-        evaluate_every=5,
+        evaluate_every=1,
         optim=OptimConfig(lr=1e-3, weight_decay=0.05, clip=1.0),
-        schedule=ScheduleConfig(warmup_epochs=2),
+        schedule=ScheduleConfig(warmup_epochs=0.5),
     )
 
 
@@ -56,8 +56,8 @@ def demo_token() -> Run:
     return Run(
         model=_vit(TokenStemConfig()),
         objective=ClassifyConfig(smoothing=0.1),
-        augment=(Embed(), RandomResizedCrop(size=(12, 12), area=(0.35, 1.0))),
-        evaluation=(Embed(),),
+        augment=(Embed(standardise=True), RandomResizedCrop(size=(12, 12), area=(0.35, 1.0))),
+        evaluation=(Embed(standardise=True),),
         fit=_fit(),
     )
 

@@ -75,7 +75,8 @@ def predictions(
     """Pictures with what each model says of them, green where right. guesses: by model, (class, probability) each."""
     columns = 6
     rows = -(-len(pictures) // columns)
-    figure = Figure(figsize=(1.75 * columns, (1.75 + 0.2 * len(guesses)) * rows), layout="constrained")
+    figure = Figure(figsize=(1.75 * columns, (1.95 + 0.2 * len(guesses)) * rows), layout="constrained")
+    figure.get_layout_engine().set(hspace=0.02 + 0.06 * len(guesses))  # type: ignore[union-attr]
     cells = figure.subplots(rows, columns, squeeze=False).ravel()
     for cell in cells:
         cell.axis("off")

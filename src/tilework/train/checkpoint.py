@@ -31,7 +31,7 @@ def save_checkpoint(
         if ema is not None:
             parts["ema"] = ema.state_dict()
         for part, tensors in parts.items():
-            (place / f"{part}.safetensors").write_bytes(save({k: v.contiguous() for k, v in tensors.items()}))
+            (place / f"{part}.safetensors").write_bytes(save(_once(tensors)))
         hashes = {file.name: sha256(file) for file in sorted(place.glob("*.safetensors"))}
         write_json(place / "state.json", {"version": VERSION, "step": step, "sha256": hashes})
     write(root / "latest", f"{name}\n".encode())
@@ -88,11 +88,21 @@ def _tensors(path: Path, part: str, state: dict[str, Any]) -> dict[str, Tensor]:
     return load(file.read_bytes())
 
 
+def _once(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Every tensor under its first name: objectives share their model, and weights may be tied."""
+    first: dict[tuple[int, torch.Size], str] = {}
+    for name, value in tensors.items():
+        first.setdefault((value.data_ptr() or id(value), value.shape), name)
+    return {name: tensors[name].contiguous() for name in first.values()}
+
+
 def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    try:
-        module.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise DamageError(f"{path} is a checkpoint of another model", " ".join(str(error).split())) from error
+    expected = _once(module.state_dict())
+    wrong = list(expected.keys() ^ tensors.keys())
+    wrong += [name for name in expected if name in tensors and expected[name].shape != tensors[name].shape]
+    if wrong:
+        raise DamageError(f"{path} is a checkpoint of another model", f"'{min(wrong)}' does not fit")
+    module.load_state_dict(tensors, strict=False)  # what has a second name is the same memory
 
 
 def _optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -229,7 +229,8 @@ def _split(batch: Batch, parts: int) -> list[Batch]:
 
 
 def _short(metrics: dict[str, float]) -> str:
-    return " ".join(f"{name} {value:.3f}" for name, value in metrics.items())
+    shown = " ".join(f"{name} {value:.3f}" for name, value in metrics.items())
+    return f"| val {shown}" if shown else ""
 
 
 @contextmanager

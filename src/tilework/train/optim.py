@@ -27,7 +27,11 @@ def build_optimiser(objective: nn.Module, config: OptimConfig) -> torch.optim.Op
     ]
     if config.name == "adamw":
         return torch.optim.AdamW(params, lr=config.lr, betas=config.betas, fused=True)
-    return torch.optim.SGD(params, lr=config.lr, momentum=config.momentum, fused=True)
+    sgd = torch.optim.SGD(params, lr=config.lr, momentum=config.momentum, fused=True)
+    for members in groups.values():  # else a skipped first step would leave the momentum undefined
+        for parameter in members if config.momentum else []:
+            sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return sgd
 
 
 def _scale(objective: nn.Module, name: str, decay: float) -> float:

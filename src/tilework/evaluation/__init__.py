@@ -1,6 +1,6 @@
 """Measuring: accuracy, confusion, and whatever an objective scores."""
 
-from tilework.evaluate.average import average
-from tilework.evaluate.classification import Classification, classify
+from tilework.evaluation.average import average
+from tilework.evaluation.classification import Classification, classify
 
 __all__ = ["Classification", "average", "classify"]

@@ -1,0 +1,177 @@
+"""Every registered augmentation: it applies, is pure, and is a function of (seed, epoch, index); chains are checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tilework.augment import (
+    Augment,
+    CentreCrop,
+    CutMix,
+    Embed,
+    Flip,
+    Normalise,
+    RandomResizedCrop,
+    apply_all,
+    check_chain,
+)
+from tilework.augment.scale import Scale
+from tilework.core.batch import Batch, Stage, Target
+from tilework.core.config import decode, encode
+from tilework.core.errors import ConfigError
+from tilework.core.rng import Draws
+
+NAMES = list(Augment.choices)
+STAGES: tuple[Stage, ...] = ("ids", "map", "pixels")
+CODES, CODE_DIM, SIDE = 20, 5, 32
+CODEBOOK = torch.randn(CODES, CODE_DIM, generator=torch.Generator().manual_seed(9))
+INDEX = torch.tensor([3, 1_000_003, 14, 15, 92, 65])
+
+
+def make_batch(stage: Stage, index: Tensor = INDEX) -> Batch:
+    """Samples that depend on their index only, as a source gives them at a stage."""
+    rows = []
+    for number in index.tolist():
+        g = torch.Generator().manual_seed(number)
+        if stage == "ids":
+            rows.append(torch.randint(CODES, (SIDE, SIDE), generator=g, dtype=torch.int32))
+        elif stage == "map":
+            rows.append(torch.randn(CODE_DIM, SIDE, SIDE, generator=g))
+        else:
+            rows.append(torch.rand(3, SIDE, SIDE, generator=g))
+    return Batch(torch.stack(rows), Target.hard(index % 7), index)
+
+
+def run(augment: Augment, batch: Batch, seed: int = 0, epoch: int = 0) -> Batch:
+    torch.manual_seed(0)  # dense noise, if any, comes from torch's generator
+    return apply_all([augment.bind(CODEBOOK)], batch, Draws(seed, epoch, batch.index))
+
+
+def cases() -> list[tuple[str, Stage]]:
+    return [(name, stage) for name in NAMES for stage in Augment.choices[name].stages]
+
+
+def test_the_registry_is_not_empty() -> None:
+    assert {"embed", "random_resized_crop", "centre_crop", "flip", "cutmix", "normalise", "scale"} <= set(NAMES)
+
+
+@pytest.mark.parametrize(("name", "stage"), cases())
+def test_applies_and_keeps_the_promise_of_its_stage(name: str, stage: Stage) -> None:
+    out = run(Augment.choices[name](), make_batch(stage))
+    gives = Augment.choices[name].gives or stage
+    assert out.x.ndim == (3 if gives == "ids" else 4)
+    assert len(out.x) == len(INDEX)
+    assert out.x.is_floating_point() == (gives != "ids")
+    assert torch.isfinite(out.x.float()).all()
+    assert torch.equal(out.index, INDEX)
+    assert torch.allclose(out.target.weight.sum(-1), torch.ones(len(INDEX)))
+    assert out.target.ids.shape == out.target.weight.shape
+
+
+@pytest.mark.parametrize(("name", "stage"), cases())
+def test_leaves_its_input_unchanged(name: str, stage: Stage) -> None:
+    batch, untouched = make_batch(stage), make_batch(stage)
+    run(Augment.choices[name](), batch)
+    assert torch.equal(batch.x, untouched.x)
+    assert torch.equal(batch.target.ids, untouched.target.ids)
+    assert torch.equal(batch.target.weight, untouched.target.weight)
+    assert torch.equal(batch.index, untouched.index)
+    assert batch.mix is None
+
+
+@pytest.mark.parametrize(("name", "stage"), cases())
+def test_same_draws_give_the_same_result(name: str, stage: Stage) -> None:
+    augment = Augment.choices[name]()
+    first, second = (run(augment, make_batch(stage), seed=4, epoch=2) for _ in range(2))
+    assert torch.equal(first.x, second.x)
+    assert torch.equal(first.target.weight, second.target.weight)
+
+
+@pytest.mark.parametrize(("name", "stage"), cases())
+def test_sample_does_not_depend_on_its_neighbours(name: str, stage: Stage) -> None:
+    augment = Augment.choices[name]()
+    whole = run(augment, make_batch(stage))
+    if whole.mix is not None:
+        pytest.skip("mixes with a neighbour by definition")
+    turned = run(augment, make_batch(stage, INDEX.flip(0))).x.flip(0)
+    alone = torch.cat([run(augment, make_batch(stage, INDEX[i : i + 1])).x for i in range(len(INDEX))])
+    assert torch.allclose(whole.x.float(), turned.float(), atol=1e-5)
+    assert torch.allclose(whole.x.float(), alone.float(), atol=1e-5)
+
+
+@pytest.mark.parametrize("augment", [RandomResizedCrop(), Flip(), CutMix()])
+def test_random_ones_change_with_seed_and_epoch(augment: Augment) -> None:
+    batch = make_batch("map", torch.arange(32))
+    first = run(augment, batch, seed=0, epoch=0).x
+    assert not torch.equal(first, run(augment, batch, seed=1, epoch=0).x)
+    assert not torch.equal(first, run(augment, batch, seed=0, epoch=1).x)
+
+
+def test_crop_takes_the_bytes_that_a_pixel_source_gives() -> None:
+    chain = [RandomResizedCrop(size=(8, 8)), Normalise()]
+    check_chain(chain, "pixels", "pixels")
+    pixels = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
+    batch = Batch(pixels, Target.hard(torch.zeros(2, dtype=torch.int64)), torch.arange(2))
+    draws = Draws(0, 0, batch.index)
+    expected = apply_all(chain, replace(batch, x=pixels.float()), draws)
+    assert torch.allclose(apply_all(chain, batch, draws).x, expected.x)
+
+
+def test_apply_all_runs_in_order() -> None:
+    batch, draws = make_batch("pixels"), Draws(0, 0, INDEX)
+    out = apply_all([Normalise(), CentreCrop(size=(8, 8)), Flip(probability=1.0)], batch, draws)
+    expected = run(Normalise(), batch).x[..., 12:20, 12:20].flip(-1)
+    assert torch.equal(out.x, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_survive_the_configuration(name: str) -> None:
+    augment = Augment.choices[name]()
+    assert decode(Augment, encode(augment)) == augment
+    assert encode(augment)["name"] == name
+
+
+# chains
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("stage", STAGES)
+def test_chain_takes_exactly_the_stages_of_each(name: str, stage: Stage) -> None:
+    augment = Augment.choices[name]()
+    if stage in augment.stages:
+        check_chain([augment], stage, augment.gives or stage)
+    else:
+        with pytest.raises(ConfigError, match=f"'{name}' takes .* but gets {stage}"):
+            check_chain([augment], stage, stage)
+
+
+def test_good_chains_are_accepted() -> None:
+    check_chain([Embed(), RandomResizedCrop(), CutMix()], "ids", "map")
+    check_chain([Normalise(), RandomResizedCrop(), Flip()], "pixels", "pixels")
+    check_chain([Scale(), Flip()], "pixels", "pixels")
+    check_chain([], "ids", "ids")
+
+
+@pytest.mark.parametrize(
+    ("chain", "stage", "culprit"),
+    [
+        ([RandomResizedCrop(), Embed()], "ids", "random_resized_crop"),
+        ([Embed(), Embed()], "ids", "embed"),
+        ([Embed(), Normalise()], "ids", "normalise"),
+        ([Normalise(), Embed()], "pixels", "embed"),
+        ([CutMix(), Embed()], "ids", "cutmix"),
+    ],
+)
+def test_wrong_order_names_the_culprit(chain: list[Augment], stage: Stage, culprit: str) -> None:
+    with pytest.raises(ConfigError, match=f"augmentation '{culprit}'"):
+        check_chain(chain, stage, "map")
+
+
+@pytest.mark.parametrize(("chain", "end"), [([], "map"), ([Embed()], "ids"), ([Embed()], "pixels")])
+def test_wrong_end_is_refused(chain: list[Augment], end: Stage) -> None:
+    with pytest.raises(ConfigError, match=f"but the model takes {end}"):
+        check_chain(chain, "ids", end)

@@ -1,0 +1,212 @@
+"""Crops: against torch's interpolation, against SeiT's one-hot formulation, limits of the boxes, columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tilework.augment import CentreCrop, Embed, RandomResizedCrop, apply_all
+from tilework.augment.crop import box_affine, cubic, interpolation_matrix, warp_axes
+from tilework.core.batch import Batch, Mix, Target
+from tilework.core.errors import ConfigError
+from tilework.core.rng import Draws
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def slow_warp(x: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:
+    """The same resampling by torch's general sampler."""
+    places = F.affine_grid(affine, [len(x), x.shape[1], *grid], align_corners=False)
+    return F.grid_sample(x, places, mode="bicubic", padding_mode="border", align_corners=False)
+
+
+@dataclass(frozen=True)
+class MapColumn:
+    """A column that really moves its data."""
+
+    data: Tensor  # (B, C, H, W)
+
+    def warp(self, affine: Tensor, grid: tuple[int, int]) -> MapColumn:
+        return MapColumn(slow_warp(self.data, affine, grid))
+
+    def permute(self, source: Tensor) -> MapColumn:
+        raise NotImplementedError
+
+    def mix(self, mix: Mix) -> MapColumn:
+        raise NotImplementedError
+
+    def to(self, device: torch.device) -> MapColumn:
+        return MapColumn(self.data.to(device))
+
+    def rows(self, which: slice) -> MapColumn:
+        return MapColumn(self.data[which])
+
+
+def make_batch(size: int, *shape: int) -> Batch:
+    x = noise(size, *shape)
+    return Batch(x, Target.hard(torch.zeros(size, dtype=torch.int64)), torch.arange(size), {"copy": MapColumn(x)})
+
+
+def whole(size: int) -> Tensor:
+    return torch.eye(2, 3).repeat(size, 1, 1)
+
+
+def boxes(affine: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Top, left, height, width in fractions of the input."""
+    width, height = affine[:, 0, 0], affine[:, 1, 1]
+    return (affine[:, 1, 2] + 1 - height) / 2, (affine[:, 0, 2] + 1 - width) / 2, height, width
+
+
+# resampling
+
+
+@pytest.mark.parametrize("grid", [(7, 9), (14, 18), (20, 11), (28, 28), (3, 40), (4, 5)])
+def test_whole_image_equals_torch_bicubic(grid: tuple[int, int]) -> None:
+    x = noise(3, 4, 7, 9)
+    expected = F.interpolate(x, grid, mode="bicubic", align_corners=False)
+    assert torch.allclose(warp_axes(x, whole(3), grid), expected, atol=1e-5)
+
+
+def test_identity_box_returns_the_input() -> None:
+    x = noise(2, 3, 13, 8)
+    assert torch.allclose(warp_axes(x, whole(2), (13, 8)), x, atol=1e-5)
+
+
+def test_any_box_equals_the_general_sampler() -> None:
+    x = noise(16, 3, 12, 20)
+    corner, extent = torch.rand(2, 2, 16, generator=torch.Generator().manual_seed(1))
+    affine = box_affine(corner[0] * (1 - extent[0]), corner[1] * (1 - extent[1]), extent[0], extent[1])
+    assert torch.allclose(warp_axes(x, affine, (9, 7)), slow_warp(x, affine, (9, 7)), atol=2e-5)
+
+
+def test_mirrored_axis_equals_the_general_sampler() -> None:
+    x = noise(2, 3, 6, 6)
+    affine = whole(2) * torch.tensor([-1.0, 1.0, 1.0])
+    assert torch.allclose(warp_axes(x, affine, (6, 6)), x.flip(-1), atol=1e-5)
+
+
+def test_box_on_whole_cells_is_slicing() -> None:
+    x = noise(1, 2, 8, 10)
+    affine = box_affine(*(torch.tensor([v]) for v in (2 / 8, 3 / 10, 4 / 8, 5 / 10)))
+    assert torch.allclose(warp_axes(x, affine, (4, 5)), x[..., 2:6, 3:8], atol=1e-5)
+
+
+def test_weights_of_every_place_sum_to_one() -> None:
+    matrix = interpolation_matrix(torch.tensor([1.0, 0.3, -0.7]), torch.tensor([0.0, 0.6, -0.2]), 11, 17)
+    assert matrix.shape == (3, 17, 11)
+    assert torch.allclose(matrix.sum(2), torch.ones(3, 17), atol=1e-5)
+
+
+def test_kernel_values() -> None:
+    assert cubic(torch.tensor([0.0, 1.0, -1.0, 2.0, 2.5])).tolist() == [1, 0, 0, 0, 0]
+    assert cubic(torch.tensor([0.5, -0.5, 1.5])).tolist() == pytest.approx([0.59375, 0.59375, -0.09375])
+
+
+def test_embedding_first_equals_one_hot_maps_first() -> None:
+    """SeiT interpolates one-hot maps and multiplies by the codebook afterwards."""
+    ids = torch.randint(40, (4, 16, 16), generator=torch.Generator().manual_seed(2))
+    codebook = noise(40, 6)
+    batch = Batch(ids, Target.hard(torch.zeros(4, dtype=torch.int64)), torch.arange(4))
+    crop = RandomResizedCrop(size=(14, 14))
+    p = crop.sample(Draws(0, 0, batch.index), batch)
+    one_hot = F.one_hot(ids, 40).permute(0, 3, 1, 2).float()  # (B, K, H, W)
+    slow = torch.einsum("bkhw,kc->bchw", slow_warp(one_hot, p, (14, 14)), codebook)
+    fast = crop.apply(Embed().bind(codebook).apply(batch, None), p).x
+    assert fast.shape == (4, 6, 14, 14)
+    assert torch.allclose(fast, slow, atol=1e-5)
+
+
+# boxes
+
+
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (20, 30), (30, 20)])
+def test_sampled_boxes_lie_inside(height: int, width: int) -> None:
+    batch = make_batch(3000, 1, height, width)
+    p = RandomResizedCrop().sample(Draws(0, 0, batch.index), batch)
+    assert p.shape == (3000, 2, 3)
+    assert (p[:, 0, 1] == 0).all()
+    assert (p[:, 1, 0] == 0).all()
+    top, left, h, w = boxes(p)
+    assert min(top.min(), left.min()) >= -1e-6
+    assert max((top + h).max(), (left + w).max()) <= 1 + 1e-6
+    assert min(h.min(), w.min()) > 0
+
+
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (20, 30), (30, 20)])
+def test_area_and_aspect_keep_their_limits_where_the_box_fits(height: int, width: int) -> None:
+    crop = RandomResizedCrop(area=(0.1, 0.6), aspect=(0.5, 3.0))
+    batch = make_batch(3000, 1, height, width)
+    _, _, h, w = boxes(crop.sample(Draws(0, 0, batch.index), batch))
+    fits = (h < 1) & (w < 1)
+    assert fits.sum() > 2000
+    area, aspect = (h * w)[fits], (w * width / (h * height))[fits]
+    assert area.min() >= 0.1 - 1e-5
+    assert area.max() <= 0.6 + 1e-5
+    assert aspect.min() >= 0.5 - 1e-4
+    assert aspect.max() <= 3.0 + 1e-4
+
+
+def test_limits_are_used_to_the_full() -> None:
+    crop = RandomResizedCrop(area=(0.1, 0.5), aspect=(0.5, 2.0))  # every box fits a square
+    batch = make_batch(4000, 1, 16, 16)
+    _, _, h, w = boxes(crop.sample(Draws(0, 0, batch.index), batch))
+    area, aspect = h * w, (w / h).log2()
+    assert area.mean().item() == pytest.approx(0.3, abs=0.01)  # uniform
+    assert aspect.mean().item() == pytest.approx(0, abs=0.04)  # uniform in the logarithm
+    assert (area.min(), area.max()) == (pytest.approx(0.1, abs=0.01), pytest.approx(0.5, abs=0.01))
+    assert (aspect.min(), aspect.max()) == (pytest.approx(-1, abs=0.01), pytest.approx(1, abs=0.01))
+
+
+def test_full_area_of_a_square_is_the_identity() -> None:
+    batch = make_batch(4, 3, 10, 10)
+    crop = RandomResizedCrop(size=(10, 10), area=(1.0, 1.0), aspect=(1.0, 1.0))
+    out = apply_all([crop], batch, Draws(0, 0, batch.index))
+    assert torch.allclose(out.x, batch.x, atol=1e-4)
+
+
+def test_column_follows_the_random_crop() -> None:
+    batch = make_batch(5, 3, 12, 16)
+    out = apply_all([RandomResizedCrop(size=(7, 9))], batch, Draws(1, 0, batch.index))
+    assert out.x.shape == (5, 3, 7, 9)
+    assert torch.allclose(out.columns["copy"].data, out.x, atol=2e-5)
+    assert batch.columns["copy"].data is batch.x
+
+
+# centre
+
+
+@pytest.mark.parametrize(
+    ("size", "rows", "columns"),
+    [
+        ((4, 4), slice(2, 6), slice(3, 7)),
+        ((8, 10), slice(0, 8), slice(0, 10)),
+        ((3, 5), slice(2, 5), slice(2, 7)),
+    ],
+)
+def test_centre_crop_is_slicing(size: tuple[int, int], rows: slice, columns: slice) -> None:
+    batch = make_batch(2, 3, 8, 10)
+    out = apply_all([CentreCrop(size=size)], batch, Draws(0, 0, batch.index))
+    assert torch.equal(out.x, batch.x[..., rows, columns])
+
+
+def test_centre_crop_of_seit() -> None:
+    batch = make_batch(1, 2, 32, 32)
+    assert torch.equal(CentreCrop().apply(batch, None).x, batch.x[..., 2:30, 2:30])
+
+
+def test_column_follows_the_centre_crop() -> None:
+    batch = make_batch(2, 3, 9, 12)
+    out = CentreCrop(size=(4, 7)).apply(batch, None)
+    assert torch.allclose(out.columns["copy"].data, out.x, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(9, 4), (4, 11)])
+def test_centre_larger_than_the_grid_is_refused(size: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match=f"{size[0]}x{size[1]} does not fit a grid of 8x10"):
+        CentreCrop(size=size).apply(make_batch(1, 3, 8, 10), None)

@@ -1,0 +1,166 @@
+"""CutMix: pasted pixels and label weights agree, against a loop over pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from tilework.augment import CutMix, apply_all
+from tilework.core.batch import Batch, Mix, Target
+from tilework.core.rng import Draws
+
+
+@dataclass(frozen=True)
+class SpyColumn:
+    """A column that mixes its data by a loop, and tells what it was asked."""
+
+    data: Tensor  # (B, C, H, W)
+    calls: list[str] = field(default_factory=list)
+
+    def warp(self, affine: Tensor, grid: tuple[int, int]) -> SpyColumn:
+        raise NotImplementedError
+
+    def permute(self, source: Tensor) -> SpyColumn:
+        raise NotImplementedError
+
+    def mix(self, mix: Mix) -> SpyColumn:
+        return SpyColumn(slow_mix(self.data, mix), [*self.calls, "mix"])
+
+    def to(self, device: torch.device) -> SpyColumn:
+        return self
+
+    def rows(self, which: slice) -> SpyColumn:
+        return SpyColumn(self.data[which])
+
+
+def slow_mix(x: Tensor, mix: Mix) -> Tensor:
+    """Pixel by pixel: the sample's own where its share is one, its partner's otherwise."""
+    out = torch.empty_like(x)
+    for i in range(x.shape[0]):
+        for row in range(x.shape[2]):
+            for column in range(x.shape[3]):
+                source = i if mix.own[i, row, column] == 1 else int(mix.partner[i])
+                out[i, :, row, column] = x[source, :, row, column]
+    return out
+
+
+def make_batch(size: int = 16, height: int = 8, width: int = 16) -> Batch:
+    x = torch.randn(size, 2, height, width, generator=torch.Generator().manual_seed(0))
+    return Batch(x, Target.hard(torch.arange(size) + 100), torch.arange(size), {"copy": SpyColumn(x)})
+
+
+def mixed(batch: Batch, probability: float = 1.0, seed: int = 0) -> Batch:
+    return apply_all([CutMix(probability)], batch, Draws(seed, 0, batch.index))
+
+
+def test_pixels_equal_a_loop() -> None:
+    batch = make_batch()
+    out = mixed(batch)
+    assert out.mix is not None
+    assert torch.equal(out.x, slow_mix(batch.x, out.mix))
+    assert not torch.equal(out.x, batch.x)
+
+
+def test_label_weights_are_the_pasted_area_exactly() -> None:
+    numbered = make_batch(64).changed(x=torch.arange(64.0).view(64, 1, 1, 1).repeat(1, 1, 8, 16), columns={})
+    out = mixed(numbered)
+    foreign = (out.x[:, 0] != torch.arange(64.0).view(64, 1, 1)).sum((1, 2))  # pixels that came from elsewhere
+    assert torch.equal(out.target.weight[:, 1], foreign / 128)
+    assert torch.equal(out.target.weight[:, 0], 1 - foreign / 128)
+    assert 0 < foreign.float().mean() < 128
+
+
+def test_labels_are_the_own_and_the_partners() -> None:
+    batch = make_batch()
+    out = mixed(batch)
+    assert out.mix is not None
+    assert torch.equal(out.target.ids[:, 0], batch.target.ids[:, 0])
+    assert torch.equal(out.target.ids[:, 1], batch.target.ids[out.mix.partner, 0])
+
+
+def test_pasted_pixels_come_from_the_partner_named_in_the_label() -> None:
+    labelled = make_batch(64).changed(x=(torch.arange(64.0) + 100).view(64, 1, 1, 1).repeat(1, 1, 8, 16), columns={})
+    out = mixed(labelled)
+    for i in range(64):
+        assert set(out.x[i].unique().tolist()) <= set(out.target.ids[i].tolist())
+
+
+def test_partner_is_another_sample() -> None:
+    out = mixed(make_batch(5))
+    assert out.mix is not None
+    assert sorted(out.mix.partner.tolist()) == list(range(5))
+    assert (out.mix.partner != torch.arange(5)).all()
+
+
+def test_pasted_places_form_one_box() -> None:
+    mix = CutMix().sample(Draws(0, 0, torch.arange(200)), make_batch(200))
+    for pasted in (mix.own == 0).long():
+        rows, columns = pasted.amax(1), pasted.amax(0)
+        assert torch.equal(pasted, rows[:, None] * columns)
+        assert (rows.diff() == 1).sum() <= 1  # contiguous
+        assert (columns.diff() == 1).sum() <= 1
+
+
+def test_shares_are_zero_or_one() -> None:
+    mix = CutMix().sample(Draws(0, 0, torch.arange(50)), make_batch(50))
+    assert mix.own.shape == (50, 8, 16)
+    assert set(mix.own.unique().tolist()) == {0.0, 1.0}
+    assert not mix.after_stem
+
+
+def test_boxes_of_every_size_occur() -> None:
+    mix = CutMix().sample(Draws(0, 0, torch.arange(2000)), make_batch(2000, 32, 32))
+    pasted = 1 - mix.own.mean((1, 2))
+    assert pasted.min() < 0.01
+    assert pasted.max() > 0.8
+    # sides s = sqrt(u); a box of side s around a uniform centre keeps s - s^2/4 of the axis after clipping,
+    # so the mean area is E[(s - s^2/4)^2] = E[u - u^1.5/2 + u^2/16] = 1/2 - 1/5 + 1/48
+    assert pasted.mean().item() == pytest.approx(1 / 2 - 1 / 5 + 1 / 48, abs=0.02)
+
+
+def test_probability_zero_leaves_pixels_and_weights() -> None:
+    batch = make_batch()
+    out = mixed(batch, probability=0.0)
+    assert torch.equal(out.x, batch.x)
+    assert torch.equal(out.target.weight, torch.tensor([[1.0, 0.0]]).repeat(16, 1))
+    assert torch.equal(out.target.ids[:, 0], batch.target.ids[:, 0])
+
+
+def test_probability_gates_samples_one_by_one() -> None:
+    out = mixed(make_batch(3000, 8, 8).changed(columns={}), probability=0.4)
+    assert out.mix is not None
+    touched = (out.mix.own == 0).any(2).any(1).float().mean().item()
+    assert touched == pytest.approx(0.4, abs=0.05)  # very small boxes round to nothing
+
+
+def test_box_is_a_function_of_the_index() -> None:
+    index = torch.tensor([5, 77, 3])
+    batch = make_batch(3)
+    together = CutMix().sample(Draws(0, 0, index), batch).own
+    alone = CutMix().sample(Draws(0, 0, index[1:2]), batch.rows(slice(1, 2))).own
+    assert torch.equal(together[1:2], alone)
+
+
+def test_column_follows() -> None:
+    out = mixed(make_batch())
+    assert torch.equal(out.columns["copy"].data, out.x)
+    assert out.columns["copy"].calls == ["mix"]
+
+
+def test_single_sample_mixes_with_itself() -> None:
+    batch = make_batch(1)
+    out = mixed(batch)
+    assert torch.equal(out.x, batch.x)
+    assert set(out.target.ids[0].tolist()) == {100}
+    assert out.target.weight.sum().item() == pytest.approx(1)
+
+
+def test_bytes_mix_without_leaving_their_range() -> None:
+    pixels = torch.randint(0, 256, (16, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    batch = make_batch(16, 8, 8).changed(x=pixels, columns={})
+    out = mixed(batch)
+    assert out.mix is not None
+    assert torch.equal(out.x, slow_mix(pixels, out.mix))

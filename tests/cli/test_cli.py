@@ -1,0 +1,250 @@
+"""Commands from end to end, and what bad input gives: one line, a documented exit code, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from small_data import write_images, write_store
+from tilework.cli.main import main
+from tilework.core.errors import EXIT_CODES, TileworkError
+from tilework.store import Store
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(a) for a in arguments])
+    return int(ended.value.code or 0)
+
+
+def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
+    """The one line that an error prints."""
+    assert run(*arguments) == code
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tilework: error: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+SMALL_TOKENIZER = ["size=[32,32]", "model.patch=4", "model.codes=16", "fit.batch=8", "fit.epochs=1"]
+SMALL_VIT = ["fit.batch=8", "fit.epochs=2", "model.width=16", "model.heads=2", "model.depth=1", "augment.1.size=[8,8]"]
+
+
+def test_the_steps_of_the_readme(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer, stored, out = tmp_path / "tokenizer", tmp_path / "x.tok", tmp_path / "run"
+    assert run("tokenizer", "train", images, *SMALL_TOKENIZER, "--val", images, "--out", tokenizer, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["psnr"] > 0
+    assert run("tokenize", images, "--tokenizer", tokenizer, "--out", stored, "--json") == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["images"], made["quarantined"]) == (24, 0)
+    assert run("tokenize", images, "--tokenizer", tokenizer, "--out", tmp_path / "v.tok", "--like", stored) == 0
+    assert run("verify", stored) == 0
+    assert "24 images in 1 shards, all as written" in capsys.readouterr().out
+    picture = tmp_path / "samples.png"
+    assert run("inspect", stored, "--tokenizer", tokenizer, "--picture", picture, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["images_per_class"] == {"class0": 8, "class1": 8, "class2": 8}
+    assert shown["bytes"] == sum(p.stat().st_size for p in stored.rglob("*") if p.is_file())
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    data = ["--data", stored, "--val", tmp_path / "v.tok"]
+    assert run("train", "demo_token", *SMALL_VIT, *data, "--out", out, "--json") == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert trained["steps"] == 6
+    assert run("eval", out, "--data", stored, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["top1"] == pytest.approx(trained["top1"])
+    assert run("eval", out, "--data", images, "--tokenizer", tokenizer) == 0
+    assert "per class" in capsys.readouterr().out
+
+
+def test_dry_runs_cost_nothing_and_write_nothing(
+    images: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    assert run("train", "demo_token", *SMALL_VIT, "--data", store, "--out", tmp_path / "r", "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 12
+    assert run("tokenizer", "train", images, *SMALL_TOKENIZER, "--out", tmp_path / "t", "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 24
+    assert run("demo", "--images", images, "--out", tmp_path / "d", "--dry-run") == 0
+    assert "24 in" in capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_recipes_lists_and_shows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run("recipes") == 0
+    assert "demo_token " in capsys.readouterr().out
+    assert run("recipes", "--json") == 0
+    assert "demo_pixel" in json.loads(capsys.readouterr().out)
+    assert run("recipes", "demo_token", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["model"]["name"] == "vit"
+    assert run("recipes", "demo_token") == 0
+    shown = tmp_path / "mine.yaml"
+    shown.write_text(capsys.readouterr().out)
+    assert "smoothing: 0.1" in shown.read_text()
+
+
+def test_settings_from_a_file_then_from_the_line(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("fit: {batch: 6, epochs: 7, optim: {lr: 5e-4}}\n")
+    arguments = [*SMALL_VIT[2:], "fit.epochs=1", "--config", file, "--data", store, "--out", tmp_path / "run", "--json"]
+    assert run("train", "demo_token", *arguments) == 0
+    saved = (tmp_path / "run/run.yaml").read_text()
+    assert "lr: 0.0005" in saved
+    assert json.loads(capsys.readouterr().out)["steps"] == 8  # 48 samples, batches of 6, one epoch
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["packages"]["torch"]
+    assert all(state == "installed" or "pip install 'tilework[" in state for state in found["extras"].values())
+    assert run("doctor") == 0
+    assert "extras" in capsys.readouterr().out
+
+
+def test_demo_quick_on_own_images(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("demo", "--images", images, "--out", tmp_path / "out", "--quick", "--device", "cpu") == 0
+    assert "times smaller" in capsys.readouterr().out
+    assert (tmp_path / "out/report.html").is_file()
+    assert run("demo", "--images", images, "--out", tmp_path / "out", "--quick", "--device", "cpu", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["classes"] == 3
+
+
+def test_help_is_quick_to_import_and_lists_the_exit_codes() -> None:
+    code = "import sys; sys.argv = ['tilework', '--help']\nfrom tilework.cli.main import main\n"
+    code += "try: main()\nexcept SystemExit: pass\n"
+    code += "print([m for m in ('torch', 'numpy', 'matplotlib', 'PIL', 'yaml') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "[]"  # nothing heavy is imported
+    assert all(f"{number:>2}  {meaning}" in shown for number, meaning in EXIT_CODES.items())
+
+
+def test_exit_codes_are_documented() -> None:
+    assert {kind.exit_code for kind in TileworkError.__subclasses__()} < set(EXIT_CODES)
+
+
+def test_usage_error_is_two() -> None:
+    assert run("train") == 2
+    assert run("nonsense") == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "words"),
+    [
+        (lambda root: root / "nowhere", 3, "no such data"),
+        (lambda root: (root / "empty").mkdir() or root / "empty", 3, "no class folders"),
+        (lambda root: write_images(root / "one", classes=1), 3, "one class only"),
+        (lambda root: (root / "a/b").mkdir(parents=True) or root / "a", 3, "holds no images"),
+    ],
+)
+def test_data_that_cannot_be_used(
+    make: object, code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = make(tmp_path)  # type: ignore[operator]
+    line = fails(capsys, code, "train", "demo_pixel", "--data", data, "--out", tmp_path / "run")
+    assert words in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_many_unreadable_files(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (images / "class0/000.png").write_bytes(b"")
+    (images / "class0/001.png").write_bytes(b"<html>")
+    line = fails(capsys, 3, "train", "demo_pixel", "fit.batch=8", "--data", images, "--out", tmp_path / "run")
+    assert "2 of 24 images" in line
+    assert "class0/000.png" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_wrong_recipe_key_value_and_name(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rest = ["--data", store, "--out", tmp_path / "run"]
+    assert "did you mean 'demo_token'" in fails(capsys, 4, "train", "demo_tokn", *rest)
+    assert "did you mean 'width'" in fails(capsys, 4, "train", "demo_token", "model.widht=3", *rest)
+    assert "model.width" in fails(capsys, 4, "train", "demo_token", "model.width=wide", *rest)
+    assert "has no '='" in fails(capsys, 4, "train", "demo_token", "model.width", *rest)
+    assert not (tmp_path / "run").exists()
+
+
+def test_device_that_does_not_exist(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "demo_token", "--data", store, "--out", tmp_path / "run", "--device", "cuda:77"]
+    assert "this machine has cpu" in fails(capsys, 6, *arguments)
+    assert not (tmp_path / "run").exists()
+    assert "'abacus'" in fails(capsys, 6, *arguments[:-1], "abacus")
+
+
+def test_output_that_is_taken(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "demo_token", *SMALL_VIT, "--data", store, "--out", tmp_path / "run"]
+    assert run(*arguments) == 0
+    assert "another run" in fails(capsys, 7, *arguments[:2], "fit.seed=1", *arguments[2:])
+    assert "exists" in fails(capsys, 7, "tokenizer", "train", tmp_path, "--out", store)
+    assert "exists" in fails(capsys, 7, "tokenize", tmp_path, "--tokenizer", tmp_path, "--out", store)
+
+
+def test_damaged_stores(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = store / Store(store).manifest.shards[1].file
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-9])
+    line = fails(capsys, 5, "verify", store)
+    assert "00001.tiles" in line
+    assert "00001.tiles" in fails(
+        capsys, 5, "train", "demo_token", *SMALL_VIT, "--data", store, "--out", tmp_path / "r"
+    )
+    shard.write_bytes(whole[:100] + bytes([whole[100] ^ 4]) + whole[101:])
+    assert run("verify", store, "--json") == 5
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert any("record 2 of shard 00001.tiles" in problem for problem in problems)
+    manifest = store / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 9', 1))
+    assert "store version 9, this software reads 1" in fails(capsys, 5, "inspect", store)
+    assert "is not a token store" in fails(capsys, 3, "inspect", tmp_path)
+
+
+def test_tokenize_refuses_and_leaves_nothing(
+    images: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new.tok"
+    assert "no tokenizer in" in fails(capsys, 3, "tokenize", images, "--tokenizer", tmp_path, "--out", out)
+    tokenizer = tmp_path / "tokenizer"
+    assert run("tokenizer", "train", images, *SMALL_TOKENIZER, "--out", tokenizer) == 0
+    capsys.readouterr()
+    other = ["--like", write_store(tmp_path / "other.tok")]
+    assert "another tokenizer" in fails(capsys, 3, "tokenize", images, "--tokenizer", tokenizer, "--out", out, *other)
+    line = fails(capsys, 3, "inspect", store, "--tokenizer", tokenizer, "--picture", tmp_path / "p.png")
+    assert "another tokenizer" in line
+    assert run("tokenize", images, "--tokenizer", tokenizer, "--out", out, "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 24
+    (images / "class0/000.png").write_bytes(b"")
+    assert "1 of 24" in fails(
+        capsys, 3, "tokenize", images, "--tokenizer", tokenizer, "--out", out, "--max-broken", "0.01"
+    )
+    assert not out.exists()
+    assert run("tokenize", images, "--tokenizer", tokenizer, "--out", out, "--max-broken", "0.1") == 0
+    assert json.loads((tmp_path / "new.tok.quarantine.json").read_text())[0]["path"] == "class0/000.png"
+    assert len(Store(out)) == 23
+    assert not list(tmp_path.glob(".*tmp"))
+
+
+def test_a_recipe_of_another_kind_is_refused(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["fit.batch=8", "fit.epochs=1", "--recipe", "demo_pixel", "--out", tmp_path / "t"]
+    assert "choose a tokenizer's recipe" in fails(capsys, 4, "tokenizer", "train", images, *settings)
+    assert not (tmp_path / "t").exists()
+    assert not (tmp_path / "t.run").exists()
+
+
+def test_python_surface(store: Path) -> None:
+    import tilework
+
+    assert len(tilework.open(store)) == 48
+    assert tilework.recipes.demo_token().model.width == 128
+    with pytest.raises(AttributeError, match="demo_tokn"):
+        _ = tilework.recipes.demo_tokn
+    model = tilework.create_model("vit_ti", input="tokens", grid=(8, 8), code_dim=8, classes=3, depth=1)
+    assert model.head.out_features == 3
+    assert tilework.create_tokenizer("vit_vq", codes=4).codebook.shape == (4, 32)
+    assert callable(tilework.fit)
+    assert callable(tilework.evaluate)
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        _ = tilework.nothing_like_it

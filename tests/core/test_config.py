@@ -1,0 +1,383 @@
+"""Configuration: plain values and back, strict, with an error that names the field."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Optional
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilework.core.config import decode, encode, merge, override, read_yaml, read_yaml_text, resolve, to_yaml
+from tilework.core.errors import ConfigError
+from tilework.core.registry import Registry
+
+figures: Registry[Any] = Registry("figure")
+
+
+class Figure:
+    choices: ClassVar[Registry[Any]] = figures
+
+
+@figures.add("circle")
+@dataclass(frozen=True)
+class Circle(Figure):
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.radius < 0:
+            raise ValueError(f"a radius of {self.radius}")
+
+
+@figures.add("box")
+@dataclass(frozen=True)
+class Box(Figure):
+    sides: tuple[int, int] = (2, 3)
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    rate: float = 0.1
+    steps: int = 3
+    nesterov: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    title: str
+    optimiser: Optimiser = Optimiser()
+    mode: Literal["fast", "slow"] = "fast"
+    limit: int | None = None
+    decay: Optional[float] = 0.5  # noqa: UP045 (the older spelling must work too)
+    grid: tuple[int, int] = (4, 6)
+    names: tuple[str, ...] = ()
+    scores: list[float] = field(default_factory=list)
+    tags: dict[str, int] = field(default_factory=dict)
+    figure: Figure = Circle()
+    figures: tuple[Figure, ...] = ()
+    folder: Path = Path("data")
+    size: int | str = 1
+    extra: Any = None
+    derived: int = field(default=0, init=False)
+
+
+FULL = Job(
+    title="run",
+    optimiser=Optimiser(5e-5, 10, True),
+    mode="slow",
+    limit=7,
+    decay=None,
+    grid=(2, 8),
+    names=("a", "b"),
+    scores=[0.5, 2.0],
+    tags={"x": 1, "y": 2},
+    figure=Box((5, 6), "on"),
+    figures=(Circle(3.0), Box()),
+    folder=Path("/some/where"),
+    size="large",
+    extra=[1, {"a": None}],
+)
+FULL_PLAIN = {
+    "title": "run",
+    "optimiser": {"rate": 5e-5, "steps": 10, "nesterov": True},
+    "mode": "slow",
+    "limit": 7,
+    "decay": None,
+    "grid": [2, 8],
+    "names": ["a", "b"],
+    "scores": [0.5, 2.0],
+    "tags": {"x": 1, "y": 2},
+    "figure": {"name": "box", "sides": [5, 6], "label": "on"},
+    "figures": [{"name": "circle", "radius": 3.0}, {"name": "box", "sides": [2, 3], "label": ""}],
+    "folder": "/some/where",
+    "size": "large",
+    "extra": [1, {"a": None}],
+}
+words = st.text(string.printable + "äß€", max_size=8)
+numbers = st.floats(allow_nan=False)
+circles = st.builds(Circle, st.floats(0, 1e300))
+boxes = st.builds(Box, st.tuples(st.integers(), st.integers()), words)
+jobs = st.builds(
+    Job,
+    title=words,
+    optimiser=st.builds(Optimiser, numbers, st.integers(), st.booleans()),
+    mode=st.sampled_from(["fast", "slow"]),
+    limit=st.none() | st.integers(),
+    decay=st.none() | numbers,
+    grid=st.tuples(st.integers(), st.integers()),
+    names=st.lists(words, max_size=3).map(tuple),
+    scores=st.lists(numbers, max_size=3),
+    tags=st.dictionaries(words, st.integers(), max_size=3),
+    figure=circles | boxes,
+    figures=st.lists(circles | boxes, max_size=3).map(tuple),
+    size=st.integers() | words,
+)
+
+
+def refused(value: Any, kind: Any = Job) -> str:
+    with pytest.raises(ConfigError) as caught:
+        decode(kind, value)
+    return str(caught.value)
+
+
+def test_encode_gives_plain_values() -> None:
+    assert encode(FULL) == FULL_PLAIN
+
+
+def test_decode_is_the_inverse() -> None:
+    job = decode(Job, FULL_PLAIN)
+    assert job == FULL
+    assert (type(job.grid), type(job.scores), type(job.figures[0])) == (tuple, list, Circle)
+
+
+def test_defaults_fill_in() -> None:
+    assert decode(Job, {"title": "x"}) == Job("x")
+
+
+@settings(max_examples=80, deadline=None)
+@given(jobs)
+def test_round_trip_through_yaml(job: Job) -> None:
+    assert decode(Job, read_yaml_text(to_yaml(job), "text")) == job
+
+
+def test_yaml_keeps_the_order_of_definition() -> None:
+    assert list(yaml.safe_load(to_yaml(FULL))) == list(FULL_PLAIN)
+
+
+def test_a_choice_can_be_only_its_name() -> None:
+    assert decode(Job, {"title": "x", "figure": "box"}).figure == Box()
+
+
+def test_unknown_key_names_the_nearest() -> None:
+    message = refused({"title": "x", "optimiser": {"stepps": 3}})
+    assert "unknown key 'optimiser.stepps'" in message
+    assert "did you mean 'steps'?" in message
+
+
+def test_unknown_key_at_the_top() -> None:
+    assert "unknown key 'titel': did you mean 'title'?" in refused({"titel": "x"})
+
+
+def test_unknown_choice_names_the_nearest() -> None:
+    message = refused({"title": "x", "figure": "circel"})
+    assert "unknown figure 'circel'" in message
+    assert "did you mean 'circle'?" in message
+
+
+def test_unknown_key_of_a_choice() -> None:
+    assert "unknown key 'figures.1.side'" in refused({"title": "x", "figures": ["circle", {"name": "box", "side": 1}]})
+
+
+def test_derived_field_cannot_be_set() -> None:
+    assert "unknown key 'derived'" in refused({"title": "x", "derived": 3})
+
+
+def test_missing_field_is_named() -> None:
+    assert "lacks 'title'" in refused({"limit": 3})
+
+
+def test_exponent_without_a_point_becomes_a_float() -> None:
+    assert isinstance(yaml.safe_load("5e-4"), str)  # why this is needed at all
+    assert decode(Job, {"title": "x", "optimiser": {"rate": "5e-4"}}).optimiser.rate == 5e-4
+    assert resolve(Job("x"), assignments=["optimiser.rate=5e-4"]).optimiser.rate == 5e-4
+
+
+def test_whole_number_becomes_a_float() -> None:
+    rate = decode(Job, {"title": "x", "optimiser": {"rate": 2}}).optimiser.rate
+    assert (rate, type(rate)) == (2.0, float)
+
+
+@pytest.mark.parametrize(
+    ("plain", "path"),
+    [
+        ({"optimiser": {"rate": "quick"}}, "optimiser.rate"),
+        ({"optimiser": {"rate": True}}, "optimiser.rate"),
+        ({"optimiser": {"rate": None}}, "optimiser.rate"),
+        ({"optimiser": {"rate": 10**400}}, "optimiser.rate"),
+        ({"optimiser": {"steps": True}}, "optimiser.steps"),
+        ({"optimiser": {"steps": 3.0}}, "optimiser.steps"),
+        ({"optimiser": {"steps": "3"}}, "optimiser.steps"),
+        ({"optimiser": {"nesterov": 1}}, "optimiser.nesterov"),
+        ({"optimiser": {"nesterov": "true"}}, "optimiser.nesterov"),
+        ({"optimiser": 3}, "optimiser"),
+        ({"optimiser": None}, "optimiser"),
+        ({"optimiser": [1, 2]}, "optimiser"),
+        ({"limit": "many"}, "limit"),
+        ({"limit": True}, "limit"),
+        ({"mode": "medium"}, "mode"),
+        ({"mode": ["fast"]}, "mode"),
+        ({"grid": [1, "a"]}, "grid.1"),
+        ({"grid": [1, 2, 3]}, "grid has 3 values"),
+        ({"grid": "12"}, "grid"),
+        ({"grid": 12}, "grid"),
+        ({"grid": {1: 2}}, "grid"),
+        ({"names": "ab"}, "names"),
+        ({"names": ["a", 3]}, "names.1"),
+        ({"scores": [1, 2, "x"]}, "scores.2"),
+        ({"tags": {"a": "b"}}, "tags.a"),
+        ({"tags": [1]}, "tags"),
+        ({"figure": {"radius": 1}}, "figure"),
+        ({"figure": 3}, "figure"),
+        ({"figure": None}, "figure"),
+        ({"figure": {"name": "circle", "radius": "x"}}, "figure.radius"),
+        ({"figures": [{"name": "circle"}, {"name": "box", "sides": [1, None]}]}, "figures.1.sides.1"),
+        ({"folder": 3}, "folder"),
+        ({"title": 3}, "title"),
+        ({"title": None}, "title"),
+        ({"size": 1.5}, "size"),
+    ],
+)
+def test_wrong_value_names_its_field(plain: dict[str, Any], path: str) -> None:
+    assert refused({"title": "x", **plain}).startswith(path)
+
+
+@pytest.mark.parametrize("name", [5, None, ["circle"], {"a": 1}, True, 1.5])
+def test_name_of_a_choice_must_be_a_word(name: Any) -> None:
+    assert "figure" in refused({"title": "x", "figure": {"name": name}})
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", [1, 2]])
+def test_configuration_must_be_a_mapping(value: Any) -> None:
+    assert "a mapping is needed" in refused(value)
+
+
+def test_literal_lists_what_is_possible() -> None:
+    assert "one of fast, slow is needed" in refused({"title": "x", "mode": "medium"})
+
+
+def test_a_dataclass_that_refuses_becomes_a_config_error() -> None:
+    message = refused({"title": "x", "figures": ["box", {"name": "circle", "radius": -1}]})
+    assert message == "figures.1 is refused: a radius of -1.0"
+
+
+def test_override_sets_inner_values() -> None:
+    job = resolve(Job("x"), assignments=["optimiser.steps=9", "mode=slow", "limit=3", "decay=null", "title=a=b"])
+    assert job == replace(Job("x"), optimiser=Optimiser(steps=9), mode="slow", limit=3, decay=None, title="a=b")
+
+
+def test_override_of_list_places() -> None:
+    job = resolve(FULL, assignments=["grid.1=9", "figures.0.radius=0.25", "names.0=z", "figures.1={name: circle}"])
+    assert job.grid == (2, 9)
+    assert job.figures == (Circle(0.25), Circle())
+    assert job.names == ("z", "b")
+
+
+def test_override_adds_to_a_dict() -> None:
+    assert resolve(FULL, assignments=["tags.z=3"]).tags == {"x": 1, "y": 2, "z": 3}
+
+
+def test_override_of_a_whole_part() -> None:
+    job = resolve(Job("x"), assignments=["grid=[7, 8]", "figure=box", "optimiser={steps: 1}"])
+    assert (job.grid, job.figure, job.optimiser) == ((7, 8), Box(), Optimiser(steps=1))
+
+
+def test_later_override_wins() -> None:
+    assert resolve(Job("x"), assignments=["limit=1", "limit=2"]).limit == 2
+
+
+def test_override_leaves_its_input_alone() -> None:
+    plain = encode(FULL)
+    override(plain, ["grid.0=99", "optimiser.steps=99", "figures.0.radius=99", "tags.x=99"])
+    assert plain == FULL_PLAIN
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("limit", "override 'limit' has no '='"),
+        ("grid.2=1", "'2' in 'grid.2' is no place in a list of 2"),
+        ("grid.x=1", "'x' in 'grid.x' is no place in a list of 2"),
+        ("grid.-1=1", "'-1' in 'grid.-1' is no place in a list of 2"),
+        ("mode.inner=1", "'mode.inner' goes into a plain value"),
+        ("optimiser.stepps=1", "did you mean 'steps'?"),
+        ("=1", "unknown key ''"),
+        ("limit=[1", "override 'limit=[1' is not YAML"),
+        ("limit=!!python/object/apply:os.getcwd []", "is not YAML"),
+        ("title=2024-13-45", "title=2024-13-45"),
+        ("limit=" + "9" * 5000, "limit=999"),
+        ("limit=" + "[" * 700, "limit=[[["),
+    ],
+)
+def test_wrong_override_is_refused(assignment: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(FULL, assignments=[assignment])
+    assert message in str(caught.value)
+
+
+def test_recipe_then_file_then_override(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("optimiser: {steps: 20, rate: 5e-4}\nlimit: 5\n")
+    job = resolve(Job("recipe", Optimiser(steps=1, nesterov=True), limit=1), file, ["optimiser.steps=300"])
+    assert job == Job("recipe", Optimiser(rate=5e-4, steps=300, nesterov=True), limit=5)
+
+
+def test_file_of_the_same_name_merges_into_the_part() -> None:
+    assert merge({"figure": {"name": "box", "sides": [1, 2], "label": "a"}}, {"figure": {"label": "b"}}) == {
+        "figure": {"name": "box", "sides": [1, 2], "label": "b"}
+    }
+    named = merge({"figure": {"name": "box", "label": "a"}}, {"figure": {"name": "box", "sides": [3, 4]}})
+    assert named == {"figure": {"name": "box", "label": "a", "sides": [3, 4]}}
+
+
+def test_file_with_another_name_replaces_the_part(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("figure: {name: circle, radius: 2}\n")
+    assert resolve(FULL, file) == replace(FULL, figure=Circle(2.0))
+
+
+def test_file_replaces_lists_whole(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("names: [c]\nlimit: null\n")
+    assert resolve(FULL, file) == replace(FULL, names=("c",), limit=None)
+
+
+def test_merge_leaves_both_inputs_alone() -> None:
+    below, above = {"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}
+    assert merge(below, above) == {"a": {"b": 3, "c": 2}}
+    assert (below, above) == ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+
+
+def test_written_configuration_resolves_to_itself(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(to_yaml(FULL), "utf-8")
+    assert resolve(Job("other"), file) == FULL
+
+
+def test_a_choice_can_be_the_whole_configuration() -> None:
+    assert resolve(Circle(), assignments=["radius=4"]) == Circle(4.0)
+
+
+@pytest.mark.parametrize("tag", ["!!python/object/apply:os.system", "!!python/object/new:os.system", "!anything"])
+def test_yaml_cannot_run_code(tmp_path: Path, tag: str) -> None:
+    mark, file = tmp_path / "mark", tmp_path / "evil.yaml"
+    file.write_text(f"title: {tag} ['touch {mark}']\n")
+    with pytest.raises(ConfigError, match=r"evil\.yaml is not YAML"):
+        resolve(Job("x"), file)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- b\n", "just words", "3", "# only a comment\n"])
+def test_file_must_hold_a_mapping(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="a mapping of keys to values is needed"):
+        resolve(Job("x"), tmp_path / "run.yaml")
+
+
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bytes.yaml").write_bytes(b"title: \xff\xfe")
+    for name in ("absent.yaml", "bytes.yaml", "."):
+        with pytest.raises(ConfigError, match="cannot read"):
+            read_yaml(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "text", ["a: 2024-13-45", "a: " + "9" * 5000, "[" * 700, "a: [1", "a: b: c", "{[1]: 2}", "\0"], ids=range(7)
+)
+def test_text_that_yaml_cannot_read_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="some place"):
+        read_yaml_text(text, "some place")

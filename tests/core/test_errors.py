@@ -1,0 +1,43 @@
+"""Errors: one exit code each, all of them in the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilework.core import errors
+from tilework.core.errors import EXIT_CODES, TileworkError
+
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TileworkError)]
+
+
+def test_every_error_of_the_module_is_found() -> None:
+    assert {kind.__name__ for kind in KINDS} >= {"InputError", "ConfigError", "DamageError", "OutputError", "Stopped"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exit_code_is_in_the_table(kind: type[TileworkError]) -> None:
+    assert EXIT_CODES[kind.exit_code]
+    assert kind.exit_code != 0
+
+
+def test_exit_codes_differ() -> None:
+    codes = [kind.exit_code for kind in KINDS]
+    assert len(set(codes)) == len(codes)
+
+
+def test_exit_codes_fit_a_shell() -> None:
+    assert all(0 <= code < 126 for code in EXIT_CODES)  # 126 and above mean something else to a shell
+
+
+def test_message_has_what_and_hint() -> None:
+    error = errors.InputError("no images", "add some")
+    assert str(error) == "no images: add some"
+    assert (error.what, error.hint) == ("no images", "add some")
+
+
+def test_message_without_hint() -> None:
+    assert str(errors.InputError("no images")) == "no images"
+
+
+def test_no_handler_of_builtin_errors_catches_ours() -> None:
+    assert not any(issubclass(kind, KeyboardInterrupt | OSError | ValueError | KeyError) for kind in KINDS)

@@ -1,0 +1,58 @@
+"""Token stores as training data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tilework.core.errors import InputError
+from tilework.data import Loader, TokenSource, in_order
+from tilework.store import Store, StoreWriter
+
+IDS = np.random.default_rng(0).integers(0, 50, (7, 4, 6))
+LABELS = [0, 1, 2, 1, 0, 2, 2]
+CODEBOOK = np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    with StoreWriter(tmp_path / "a.tok", CODEBOOK, ("cat", "dog", "eel"), shard_images=3) as writer:
+        writer.add(IDS, LABELS, [f"{i}.jpg" for i in range(7)])
+    return Store(tmp_path / "a.tok")
+
+
+def test_source_describes_itself(store: Store) -> None:
+    source = TokenSource(store)
+    assert (source.stage, source.grid, source.classes, len(source)) == ("ids", (4, 6), ("cat", "dog", "eel"), 7)
+    assert source.codebook is not None
+    assert np.array_equal(source.codebook.numpy(), CODEBOOK)
+
+
+def test_batch_holds_codes_labels_and_numbers(store: Store) -> None:
+    batch = TokenSource(store).batch(np.array([6, 0, 3, 6]))
+    assert batch.x.dtype == torch.int32
+    assert np.array_equal(batch.x.numpy(), IDS[[6, 0, 3, 6]])
+    assert batch.target.ids.tolist() == [[2], [0], [1], [2]]
+    assert batch.target.ids.dtype == torch.int64
+    assert batch.target.weight.tolist() == [[1.0]] * 4
+    assert batch.index.tolist() == [6, 0, 3, 6]
+
+
+def test_loader_and_in_order_read_it(store: Store) -> None:
+    source = TokenSource(store)
+    assert np.array_equal(torch.cat([b.x for b in in_order(source, 2)]).numpy(), IDS)
+    shuffled = next(Loader(source, batch=7).run(0, 1))
+    assert np.array_equal(shuffled.x.numpy(), IDS[shuffled.index.numpy()])
+
+
+def test_same_classes_are_accepted(store: Store) -> None:
+    assert TokenSource(store, ("cat", "dog", "eel")).classes == store.classes
+
+
+@pytest.mark.parametrize("classes", [("dog", "cat", "eel"), ("cat", "dog"), ("cat", "dog", "eel", "owl")])
+def test_other_classes_are_refused(store: Store, classes: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match=r"a\.tok has other classes"):
+        TokenSource(store, classes)

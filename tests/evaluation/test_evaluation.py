@@ -1,0 +1,55 @@
+"""Accuracy, confusion and averages against slow loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tilework.augment import Normalise
+from tilework.core.distributed import World
+from tilework.data import ImageSource
+from tilework.evaluation import Classification, average, classify
+from tilework.layers.stems import PatchStemConfig
+from tilework.models import VitConfig
+from tilework.objectives import Classify
+
+
+def result() -> Classification:
+    rng = np.random.default_rng(0)
+    return Classification(rng.random((40, 6)).astype(np.float32), rng.integers(0, 6, 40), tuple("abcdef"))
+
+
+def test_top_k_is_a_slow_loop() -> None:
+    one = result()
+    for k in (1, 2, 5, 6):
+        hits = [
+            label in sorted(range(6), key=lambda c: -row[c])[:k]
+            for row, label in zip(one.probabilities.tolist(), one.labels.tolist(), strict=True)
+        ]
+        assert one.top(k) == pytest.approx(sum(hits) / 40)
+
+
+def test_confusion_rows_are_true_classes() -> None:
+    one = result()
+    slow = np.zeros((6, 6), int)
+    for true, said in zip(one.labels, one.predicted, strict=True):
+        slow[true, said] += 1
+    assert (one.confusion == slow).all()
+    summary = one.summary()
+    assert summary["top1"] == pytest.approx(np.trace(slow) / 40)
+    assert summary["per_class"]["b"] == pytest.approx(slow[1, 1] / max(1, slow[1].sum()))
+
+
+def test_batch_size_does_not_matter(images: Path) -> None:
+    source = ImageSource.load(images, (16, 16))
+    model = VitConfig(width=8, depth=1, heads=2, stem=PatchStemConfig(8)).build(3, (16, 16), 3).eval()
+    objective, world = Classify(model), World(0, 1, torch.device("cpu"))
+    whole = average(objective, model, source, (Normalise(),), world, batch=100)
+    parts = average(objective, model, source, (Normalise(),), world, batch=7)
+    assert parts == pytest.approx(whole, abs=1e-6)
+    one = classify(model, source, (Normalise(),), world.device, batch=5)
+    assert one.top(1) == pytest.approx(whole["top1"])
+    assert one.labels.tolist() == source.folder.labels.tolist()

@@ -1,0 +1,40 @@
+"""Sine-cosine positions against a double loop."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tilework.core.errors import ConfigError
+from tilework.layers.positions import sincos_positions
+
+
+@pytest.mark.parametrize(("width", "height", "columns"), [(8, 3, 5), (16, 4, 4), (4, 1, 7), (64, 14, 14)])
+def test_equals_a_double_loop(width: int, height: int, columns: int) -> None:
+    out = sincos_positions(width, height, columns)
+    assert out.shape == (height * columns, width)
+    quarter = width // 4
+    for y in range(height):
+        for x in range(columns):
+            angles = [(10000 ** (-i / quarter)) for i in range(quarter)]
+            row = [f(axis * rate) for axis in (y, x) for f in (math.sin, math.cos) for rate in angles]
+            assert out[y * columns + x].tolist() == pytest.approx(row, abs=1e-5)
+
+
+def test_golden_values() -> None:
+    row = sincos_positions(8, 2, 3)[5]  # y = 1, x = 2, rates 1 and 0.01
+    golden = [0.841471, 0.0099998, 0.540302, 0.99995, 0.909297, 0.0199987, -0.416147, 0.9998]
+    assert row.tolist() == pytest.approx(golden, abs=1e-6)
+
+
+def test_every_place_differs() -> None:
+    out = sincos_positions(16, 6, 9)
+    assert torch.cdist(out, out).fill_diagonal_(1).min() > 0.1
+
+
+@pytest.mark.parametrize("width", [6, 7, 10])
+def test_width_not_divisible_by_four_is_refused(width: int) -> None:
+    with pytest.raises((ValueError, ConfigError), match=f"divisible by 4, not {width}"):
+        sincos_positions(width, 2, 2)

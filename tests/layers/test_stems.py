@@ -1,0 +1,70 @@
+"""Stems: shapes, refusals, and their linear maps written the slow way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tilework.core.errors import ConfigError
+from tilework.layers.stems import PatchStem, PatchStemConfig, StemConfig, TokenStem, TokenStemConfig
+
+
+@pytest.mark.parametrize("name", list(StemConfig.choices))
+@pytest.mark.parametrize("grid", [(32, 32), (32, 64)])
+def test_every_stem_gives_the_grid_it_promises(name: str, grid: tuple[int, int]) -> None:
+    stem = StemConfig.choices[name]().build(3, grid, 10)
+    shape = (2, *grid) if stem.takes == "ids" else (2, 3, *grid)
+    x = torch.zeros(shape, dtype=torch.int64) if stem.takes == "ids" else torch.randn(shape)
+    assert stem(x).shape == (2, 10, *stem.grid)
+
+
+@pytest.mark.parametrize(
+    ("config", "takes", "grid"),
+    [(PatchStemConfig(patch=8), "pixels", (4, 6)), (TokenStemConfig(), "map", (16, 24))],
+)
+def test_grids_and_stages(config: StemConfig, takes: str, grid: tuple[int, int]) -> None:
+    stem = config.build(3, (32, 48), 10)
+    assert (stem.takes, stem.grid) == (takes, grid)
+
+
+def test_patch_stem_is_one_linear_map_per_patch() -> None:
+    torch.manual_seed(0)
+    stem, x = PatchStem(3, (8, 12), 5, patch=4), torch.randn(2, 3, 8, 12)
+    weight = stem.proj.weight.flatten(1)  # (D, 3 p p)
+    out = stem(x)
+    for row in range(2):
+        for column in range(3):
+            patch = x[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4].flatten(1)
+            assert torch.allclose(out[:, :, row, column], patch @ weight.T + stem.proj.bias, atol=1e-5)
+
+
+def test_token_stem_is_one_linear_map_per_overlapping_window() -> None:
+    torch.manual_seed(0)
+    stem, x = TokenStem(3, (8, 12), 5), torch.randn(2, 3, 8, 12)
+    windows = F.unfold(x, kernel_size=4, stride=2, padding=1)  # (B, C 4 4, N)
+    expected = stem.proj.weight.flatten(1) @ windows + stem.proj.bias[:, None]
+    assert torch.allclose(stem(x), expected.view(2, 5, 4, 6), atol=1e-5)
+
+
+def test_token_stem_of_seit_has_its_size() -> None:
+    stem = TokenStem(32, (28, 28), 768)
+    assert stem.grid == (14, 14)
+    assert sum(p.numel() for p in stem.parameters()) == 32 * 16 * 768 + 768
+
+
+@pytest.mark.parametrize("grid", [(30, 32), (32, 30)])
+def test_image_that_is_no_whole_number_of_patches_is_refused(grid: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match=f"{grid[0]}x{grid[1]} is not a whole number of 16 px"):
+        PatchStemConfig(patch=16).build(3, grid, 8)
+
+
+@pytest.mark.parametrize("grid", [(27, 28), (28, 27)])
+def test_code_grid_that_cannot_be_halved_is_refused(grid: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match=f"{grid[0]}x{grid[1]} cannot be halved"):
+        TokenStemConfig().build(32, grid, 8)
+
+
+def test_unknown_stem_names_a_near_one() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'patch'"):
+        StemConfig.choices["patches"]

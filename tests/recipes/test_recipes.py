@@ -1,0 +1,213 @@
+"""Every recipe builds, trains two steps, and survives YAML; senseless combinations are refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from small_data import write_images, write_store
+from tilework.augment import CentreCrop, Embed, Flip, Normalise
+from tilework.core.config import decode, encode, read_yaml_text, resolve, to_yaml
+from tilework.core.distributed import World
+from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.core.rng import Draws
+from tilework.layers.stems import TokenStemConfig
+from tilework.models import VitConfig
+from tilework.objectives import ClassifyConfig, ReconstructConfig
+from tilework.recipes import Extra, Run, evaluate_run, plan, prepare, recipes, train
+from tilework.recipes.build import build_model, build_objective, data_spec, load_run
+from tilework.store import StoreWriter
+from tilework.tokenizers import load_tokenizer, save_tokenizer
+from tilework.train import FitConfig, fit
+
+CPU = World(0, 1, torch.device("cpu"))
+
+
+def small() -> Run:
+    return Run(
+        model=VitConfig(width=16, depth=1, heads=2, stem=TokenStemConfig()),
+        objective=ClassifyConfig(),
+        augment=(Embed(),),
+        evaluation=(Embed(),),
+        fit=FitConfig(epochs=1, batch=12),
+    )
+
+
+@pytest.mark.parametrize("name", list(recipes))
+def test_recipe_survives_yaml(name: str) -> None:
+    run = recipes[name]()
+    assert decode(Run, read_yaml_text(to_yaml(run), name)) == run
+    document = recipes[name].__doc__ or ""
+    assert "tilework " in document, "the docstring says how to run it"
+    assert "Paper:" in document
+
+
+def full_size_data(run: Run, folder: Path) -> Path:
+    """Random data of the size a recipe asks for: tokens if it embeds, images otherwise."""
+    if any(isinstance(step, Embed) for step in run.augment):
+        rng = np.random.default_rng(0)
+        with StoreWriter(folder / "x.tok", rng.normal(size=(32, 8)), ["a", "b", "c"]) as writer:
+            count = 2 * run.fit.batch
+            writer.add(rng.integers(0, 32, (count, 12, 12)), np.arange(count) % 3, [str(i) for i in range(count)])
+        return folder / "x.tok"
+    return write_images(folder / "x", count=-(-2 * run.fit.batch // 3), side=32)
+
+
+@pytest.mark.parametrize("name", list(recipes))
+def test_recipe_trains_two_steps(name: str, tmp_path: Path) -> None:
+    run = resolve(recipes[name](), None, ["fit.epochs=1", "fit.log_every=1"])
+    job = prepare(run, full_size_data(run, tmp_path), None, tmp_path / "run", CPU, name, quiet=True)
+    assert fit(job).steps == 2
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    assert all(np.isfinite(losses))
+
+
+def test_train_writes_everything_beside_the_run(store: Path, val_store: Path, tmp_path: Path) -> None:
+    result = train(small(), store, val_store, tmp_path / "run", quiet=True)
+    written = json.loads((tmp_path / "run/results.json").read_text())
+    assert written["top1"] == result.metrics["top1"]
+    assert encode(small()) == read_yaml_text((tmp_path / "run/run.yaml").read_text(), "run")
+    run, spec, model = load_run(tmp_path / "run")
+    assert run == small()
+    assert spec.classes == ("class0", "class1", "class2")
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, result.model.state_dict()[name])
+    assert evaluate_run(tmp_path / "run", val_store).top(1) == pytest.approx(result.metrics["top1"])
+
+
+def test_evaluation_uses_averaged_weights(store: Path, val_store: Path, tmp_path: Path) -> None:
+    run = replace(small(), fit=replace(small().fit, ema=0.5))
+    result = train(run, store, val_store, tmp_path / "run", quiet=True)
+    _, _, model = load_run(tmp_path / "run")
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, result.model.state_dict()[name])
+
+
+def test_broken_images_are_listed_beside_the_run(images: Path, tmp_path: Path) -> None:
+    (images / "class1/000.png").write_bytes(b"nothing")
+    settings = ["size=[32,32]", "max_broken=0.2", "fit.batch=8", "fit.epochs=1", "augment.1.size=[32,32]"]
+    run = resolve(recipes["demo_pixel"](), None, settings)
+    train(run, images, None, tmp_path / "run", quiet=True)
+    listed = json.loads((tmp_path / "run/quarantine.json").read_text())
+    assert [entry["path"] for entry in listed] == ["class1/000.png"]
+    assert "identify" in listed[0]["reason"]
+
+
+def test_auxiliary_objectives_are_added_and_saved(images: Path, tmp_path: Path) -> None:
+    tokenizer = resolve(recipes["demo_tokenizer"](), None, ["size=[32,32]", "fit.batch=8", "fit.epochs=1"])
+    run = replace(tokenizer, extra=(Extra(ReconstructConfig(), 0.5),))
+    job = prepare(run, images, None, tmp_path / "run", CPU, "x", quiet=True)
+    batch = job.source.batch(np.arange(4))
+    draws = Draws(0, 0, batch.index, 0)
+    job.objective(replace(batch, x=batch.x / 255), draws)["loss"].backward()
+    fit(job)
+    again = prepare(run, images, None, tmp_path / "run", CPU, "x", quiet=True)
+    assert fit(again).steps == 3  # a checkpoint of shared weights loads
+
+
+def refuse(run: Run, data: Path, out: Path, val: Path | None = None) -> None:
+    prepare(run, data, val, out, CPU, "x", quiet=True)
+
+
+def test_chains_that_do_not_fit_are_refused(store: Path, images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(ConfigError, match="'normalise' takes pixels but gets ids"):
+        refuse(replace(small(), augment=(Normalise(), Embed())), store, out)
+    with pytest.raises(ConfigError, match="end in ids but the model takes map"):
+        refuse(replace(small(), augment=()), store, out)
+    with pytest.raises(ConfigError, match="evaluation"):
+        refuse(replace(small(), evaluation=()), store, out)
+    with pytest.raises(ConfigError, match="'embed' needs a codebook"):
+        refuse(small(), images, out)
+    with pytest.raises(ConfigError, match="9x9 does not fit a grid of 8x8"):
+        refuse(replace(small(), evaluation=(Embed(), CentreCrop((9, 9)))), store, out)
+    with pytest.raises(ConfigError, match="cannot be halved"):
+        refuse(replace(small(), evaluation=(Embed(), CentreCrop((5, 5)))), store, out)
+    with pytest.raises(ConfigError, match="do not fill a batch"):
+        fit(prepare(resolve(small(), None, ["fit.batch=64"]), store, None, out, CPU, "x", quiet=True))
+    assert Flip().probability == 0.5
+
+
+def test_data_that_do_not_fit_are_refused(store: Path, val_store: Path, images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(InputError, match="no such data"):
+        refuse(small(), tmp_path / "nowhere", out)
+    with pytest.raises(InputError, match="one class only"):
+        refuse(small(), write_store(tmp_path / "one.tok", classes=1), out)
+    with pytest.raises(InputError, match="not of the same kind"):
+        refuse(small(), store, out, images)
+    with pytest.raises(InputError, match="other classes"):
+        refuse(small(), store, out, write_store(tmp_path / "two.tok", classes=2))
+    with StoreWriter(tmp_path / "other.tok", np.zeros((16, 8)), ["class0", "class1", "class2"]) as writer:
+        writer.add(np.zeros((3, 8, 8), int), [0, 1, 2], list("abc"))
+    with pytest.raises(InputError, match="another codebook"):
+        refuse(small(), store, out, tmp_path / "other.tok")
+    assert not out.exists()
+
+
+def test_a_directory_of_another_run_is_refused(store: Path, tmp_path: Path) -> None:
+    train(small(), store, None, tmp_path / "run", quiet=True)
+    with pytest.raises(OutputError, match="another run"):
+        refuse(resolve(small(), None, ["model.width=32"]), store, tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/letter.txt").write_text("dear")
+    with pytest.raises(OutputError, match="other files"):
+        refuse(small(), store, tmp_path / "other")
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["letter.txt"]
+
+
+def test_load_run_says_what_is_wrong(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no run in"):
+        load_run(tmp_path)
+    prepare(small(), store, None, tmp_path / "run", CPU, "x", quiet=True)
+    with pytest.raises(InputError, match="no checkpoint yet"):
+        load_run(tmp_path / "run")
+    (tmp_path / "run/data.json").write_text("{")
+    with pytest.raises(DamageError, match=r"data\.json"):
+        load_run(tmp_path / "run")
+
+
+def test_evaluating_a_token_model_on_images(images: Path, tmp_path: Path) -> None:
+    settings = ["size=[32,32]", "model.patch=4", "model.codes=16", "fit.batch=8", "fit.epochs=1"]
+    tokenizer_run = resolve(recipes["demo_tokenizer"](), None, settings)
+    trained = train(tokenizer_run, images, images, tmp_path / "tr", quiet=True)
+    save_tokenizer(tmp_path / "tokenizer", trained.model, tokenizer_run.model, tokenizer_run.size)
+    from tilework.data import ImageSource
+    from tilework.tokenizers.tokenize import tokenize
+
+    tokenizer, card = load_tokenizer(tmp_path / "tokenizer")
+    tokenize(ImageSource.load(images, card.size), tokenizer, card, tmp_path / "x.tok", CPU.device)
+    train(small(), tmp_path / "x.tok", None, tmp_path / "run", quiet=True)
+    stored = evaluate_run(tmp_path / "run", tmp_path / "x.tok")
+    direct = evaluate_run(tmp_path / "run", images, tmp_path / "tokenizer")
+    np.testing.assert_allclose(stored.probabilities, direct.probabilities, atol=1e-6)
+    with pytest.raises(InputError, match="--tokenizer"):
+        evaluate_run(tmp_path / "run", images)
+    with pytest.raises(InputError, match="not a classifier"):
+        evaluate_run(tmp_path / "tr", images)
+
+
+def test_evaluating_on_other_data_is_refused(store: Path, tmp_path: Path) -> None:
+    train(small(), store, None, tmp_path / "run", quiet=True)
+    with pytest.raises(InputError, match="kind or the classes"):
+        evaluate_run(tmp_path / "run", write_store(tmp_path / "two.tok", classes=2))
+    with StoreWriter(tmp_path / "other.tok", np.zeros((16, 8)), ["class0", "class1", "class2"]) as writer:
+        writer.add(np.zeros((3, 8, 8), int), [0, 1, 2], list("abc"))
+    with pytest.raises(InputError, match="another codebook or grid"):
+        evaluate_run(tmp_path / "run", tmp_path / "other.tok")
+
+
+def test_plan_leaves_nothing_behind(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = plan(small(), store, None, "cpu")
+    assert found["steps"] == 4
+    assert found["samples"] == 48
+    spec = data_spec(small(), prepare(small(), store, None, tmp_path / "r", CPU, "x", quiet=True).source)
+    model = build_model(small(), spec)
+    assert found["parameters"] == sum(p.numel() for p in build_objective(small(), model).parameters())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "train.tok"]

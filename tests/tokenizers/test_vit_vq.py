@@ -1,0 +1,120 @@
+"""The small ViT-VQ: shapes, cosine codes, patches in their places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tilework.core.errors import InputError
+from tilework.layers.positions import sincos_positions
+from tilework.tokenizers import VitVq, VitVqConfig
+
+
+def make(**changes: Any) -> VitVq:
+    torch.manual_seed(0)
+    settings = {"patch": 4, "codes": 30, "code_dim": 6, "width": 16, "depth": 1, "heads": 2, **changes}
+    return VitVqConfig(**settings).build(3, (0, 0), 0).eval()
+
+
+def images(height: int, width: int, batch: int = 2) -> Tensor:
+    return torch.rand(batch, 3, height, width, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(("height", "width"), [(16, 16), (12, 20), (20, 12), (4, 4)])
+def test_shapes(height: int, width: int) -> None:
+    model = make()
+    ids = model.encode(images(height, width))
+    assert ids.shape == (2, height // 4, width // 4)
+    assert ids.dtype == torch.int64
+    assert 0 <= ids.min() <= ids.max() < 30
+    pixels = model.decode(ids)
+    assert pixels.shape == (2, 3, height, width)
+    assert 0 <= pixels.min() <= pixels.max() <= 1
+
+
+def test_decoded_pixels_are_clipped() -> None:
+    model = make()
+    with torch.no_grad():
+        model.to_pixels[1].bias.fill_(50.0)
+    assert model.decode(torch.zeros(1, 2, 2, dtype=torch.int32)).eq(1).all()
+
+
+def test_codebook_has_unit_norm() -> None:
+    model = make()
+    with torch.no_grad():
+        model.codes.mul_(torch.rand(30, 1) * 5 + 0.1)  # training changes lengths
+    assert torch.allclose(model.codebook.norm(dim=1), torch.ones(30), atol=1e-6)
+    assert model.codebook.shape == (30, 6)
+
+
+def test_features_have_unit_norm() -> None:
+    features = make().features(images(8, 12))
+    assert features.shape == (2, 2, 3, 6)
+    assert torch.allclose(features.norm(dim=-1), torch.ones(2, 2, 3), atol=1e-5)
+
+
+def test_nearest_is_the_highest_cosine() -> None:
+    model = make()
+    with torch.no_grad():
+        model.codes.mul_(torch.rand(30, 1) * 5 + 0.1)
+    vectors = torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(2))
+    found = model.nearest(vectors).flatten()
+    for vector, code in zip(vectors.view(-1, 6), found.tolist(), strict=True):
+        cosines = [F.cosine_similarity(vector, entry, dim=0).item() for entry in model.codes]
+        assert cosines[code] == pytest.approx(max(cosines), abs=1e-6)
+
+
+def test_code_vectors_are_their_own_nearest() -> None:
+    model = make()
+    assert torch.equal(model.nearest(model.codebook), torch.arange(30))
+
+
+def test_encode_is_nearest_of_features() -> None:
+    model, x = make(), images(12, 16)
+    assert torch.equal(model.encode(x), model.nearest(model.features(x)))
+
+
+@pytest.mark.parametrize(("height", "width"), [(10, 16), (16, 10), (3, 4)])
+def test_encode_refuses_sizes_that_do_not_divide(height: int, width: int) -> None:
+    with pytest.raises(InputError, match=f"{height}x{width} do not divide into 4 px"):
+        make().encode(images(height, width))
+
+
+def test_decoded_patches_lie_in_their_places() -> None:
+    model = make(depth=0)  # without blocks every patch depends on its own code only
+    ids = torch.randint(30, (2, 2, 3), generator=torch.Generator().manual_seed(3))
+    pixels, positions = model.decode(ids), sincos_positions(16, 2, 3)
+    for i in range(2):
+        for row in range(2):
+            for column in range(3):
+                token = model.from_code(model.codebook[ids[i, row, column]]) + positions[3 * row + column]
+                patch = (model.to_pixels(token).view(3, 4, 4) + 1) / 2
+                found = pixels[i, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
+                assert torch.allclose(found, patch.clamp(0, 1), atol=1e-5)
+
+
+def test_features_lie_in_their_places() -> None:
+    model, x = make(depth=0), images(8, 12)
+    other = x.clone()
+    other[:, :, 4:8, 8:12] = 1 - other[:, :, 4:8, 8:12]  # the patch in row 1, column 2
+    changed = (model.features(x) - model.features(other)).abs().amax((0, 3)) > 1e-4
+    assert changed.tolist() == [[False, False, False], [False, False, True]]
+
+
+def test_blocks_let_patches_see_each_other() -> None:
+    model, x = make(depth=1), images(8, 12)
+    other = x.clone()
+    other[:, :, 4:8, 8:12] = 1 - other[:, :, 4:8, 8:12]
+    assert ((model.features(x) - model.features(other)).abs().amax((0, 3)) > 0).all()
+
+
+def test_gradient_reaches_encoder_and_decoder() -> None:
+    model = make()
+    features = model.features(images(8, 8))
+    model.pixels(features).sum().backward()
+    without = [name for name, p in model.named_parameters() if p.grad is None]
+    assert without == ["codes"]  # quantisation was left out

@@ -1,0 +1,96 @@
+"""Checkpoints are whole or absent, checked, and never run code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tilework.core.errors import DamageError, OutputError
+from tilework.train.checkpoint import latest_checkpoint, load_checkpoint, load_model_weights, save_checkpoint
+
+
+class Holder(nn.Module):
+    def __init__(self, width: int = 3) -> None:
+        super().__init__()
+        self.model = nn.Linear(width, 2)
+        self.extra = nn.Linear(2, 2)
+
+
+def saved(root: Path) -> tuple[Holder, torch.optim.Optimizer]:
+    holder = Holder()
+    optimiser = torch.optim.AdamW(holder.parameters())
+    holder.extra(holder.model(torch.ones(4, 3))).sum().backward()
+    optimiser.step()
+    save_checkpoint(root, 7, holder, optimiser, None, keep=2)
+    return holder, optimiser
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    holder, optimiser = saved(tmp_path)
+    other = Holder()
+    other_optimiser = torch.optim.AdamW(other.parameters())
+    path = latest_checkpoint(tmp_path)
+    assert path is not None
+    assert load_checkpoint(path, other, other_optimiser, None) == 7
+    for a, b in zip(holder.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+        for key, value in optimiser.state[a].items():
+            assert torch.equal(value, other_optimiser.state[b][key])
+
+
+def test_model_weights_alone(tmp_path: Path) -> None:
+    holder, _ = saved(tmp_path)
+    model = nn.Linear(3, 2)
+    load_model_weights(tmp_path / "step-00000007", model)
+    assert torch.equal(model.weight, holder.model.weight)
+
+
+@pytest.mark.parametrize("file", ["objective.safetensors", "optimiser.safetensors"])
+def test_a_flipped_bit_is_noticed(file: str, tmp_path: Path) -> None:
+    saved(tmp_path)
+    path = tmp_path / "step-00000007" / file
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    holder = Holder()
+    with pytest.raises(DamageError, match=file):
+        load_checkpoint(path.parent, holder, torch.optim.AdamW(holder.parameters()), None)
+
+
+def test_another_model_another_version_no_state(tmp_path: Path) -> None:
+    saved(tmp_path)
+    path = tmp_path / "step-00000007"
+    with pytest.raises(DamageError, match="another model"):
+        load_checkpoint(path, Holder(5), None, None)
+    state = json.loads((path / "state.json").read_text())
+    (path / "state.json").write_text(json.dumps({**state, "version": 99}))
+    with pytest.raises(DamageError, match="version 99"):
+        load_checkpoint(path, Holder(), None, None)
+    (path / "state.json").unlink()
+    with pytest.raises(DamageError, match=r"state\.json"):
+        load_checkpoint(path, Holder(), None, None)
+
+
+def test_pointer_to_nowhere(tmp_path: Path) -> None:
+    assert latest_checkpoint(tmp_path) is None
+    (tmp_path / "latest").write_text("step-00000001\n")
+    with pytest.raises(DamageError, match="step-00000001"):
+        latest_checkpoint(tmp_path)
+
+
+def test_a_failed_save_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder, optimiser = saved(tmp_path)
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        with pytest.raises(OutputError, match="No space left"):
+            save_checkpoint(tmp_path, 8, holder, optimiser, None, keep=2)
+    assert latest_checkpoint(tmp_path) == tmp_path / "step-00000007"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000007"]

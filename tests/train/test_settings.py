@@ -1,0 +1,36 @@
+"""Learning rate schedules against their formulas."""
+
+from __future__ import annotations
+
+from math import cos, pi
+
+import pytest
+
+from tilework.train import FitConfig, ScheduleConfig
+
+
+@pytest.mark.parametrize("at", [0.0, 0.2, 0.55, 1.0])
+def test_cosine(at: float) -> None:
+    schedule = ScheduleConfig("cosine", floor=0.1)
+    assert schedule.factor(at, 0.0) == pytest.approx(0.1 + 0.9 * (1 + cos(pi * at)) / 2)
+
+
+def test_warmup_is_linear_and_meets_the_top() -> None:
+    schedule = ScheduleConfig("cosine")
+    assert [schedule.factor(at, 0.2) for at in (0.05, 0.1, 0.2)] == pytest.approx([0.25, 0.5, 1.0])
+
+
+def test_constant_stays() -> None:
+    assert {ScheduleConfig("constant").factor(at, 0.1) for at in (0.1, 0.5, 1.0)} == {1.0}
+
+
+def test_polynomial() -> None:
+    schedule = ScheduleConfig("polynomial", power=2.0)
+    assert schedule.factor(0.5, 0.0) == pytest.approx(0.25)
+    assert schedule.factor(1.0, 0.0) == 0.0
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch": 10, "accumulate": 3}, {"log_every": 0}])
+def test_senseless_settings_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"must be|split"):
+        FitConfig(**wrong)

@@ -1,0 +1,47 @@
+"""Two processes under torchrun see the same global batches as one, and resume."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SETTINGS = ["fit.batch=12", "fit.epochs=2", "fit.log_every=1", "model.width=16", "model.heads=2", "model.depth=1"]
+SETTINGS += ["augment.1.size=[8,8]", "fit.save_every=3"]
+
+
+def command(store: Path, val: Path, out: Path, *more: str) -> list[str]:
+    data = ["--data", str(store), "--val", str(val), "--out", str(out), "--device", "cpu"]
+    return ["-m", "tilework", "train", "demo_token", *SETTINGS, *more, *data]
+
+
+def torchrun(arguments: list[str]) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([sys.executable, *launcher, *arguments], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def log(out: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+
+
+def test_two_processes_equal_one_and_resume(store: Path, val_store: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    subprocess.run([sys.executable, *command(store, val_store, one)], check=True, capture_output=True)
+    torchrun(command(store, val_store, two))
+    a, b = log(one), log(two)
+    assert [line["step"] for line in a] == [line["step"] for line in b]
+    for name in ("loss", "norm", "val_loss", "val_top1"):
+        first = [line[name] for line in a if name in line][:3]
+        assert first == pytest.approx([line[name] for line in b if name in line][:3], abs=1e-5)
+
+    for leftover in (two / "checkpoints").glob("step-00000008"):  # as if killed after step 6
+        for file in leftover.iterdir():
+            file.unlink()
+        leftover.rmdir()
+    (two / "checkpoints/latest").write_text("step-00000006\n")
+    torchrun(command(store, val_store, two))
+    assert log(two) == b
