@@ -38,7 +38,9 @@ def quartiles(work: Callable[[], object], amount: float) -> list[float]:
 
 def help_seconds() -> list[float]:
     command = [sys.executable, "-m", "tilework", "--help"]
-    return [round(1 / q, 3) for q in quartiles(lambda: subprocess.run(command, capture_output=True, check=True), 1)[::-1]]
+    return [
+        round(1 / q, 3) for q in quartiles(lambda: subprocess.run(command, capture_output=True, check=True), 1)[::-1]
+    ]
 
 
 def main() -> None:

@@ -100,9 +100,7 @@ class TinyModel(Model):
         self.blocks = nn.ModuleList(Block(WIDTH, 2, drop_path=0.2) for _ in range(2))
         self.head = nn.Linear(WIDTH, CLASSES)
 
-    def forward(
-        self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False
-    ) -> Output:
+    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
         stem = self.stem(x)
         tokens = (mix.apply(stem) if mix and mix.after_stem else stem).flatten(2).transpose(1, 2)
         share = initial_share(mix, len(x), self.grid, x.device) if track else None

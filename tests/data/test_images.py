@@ -237,7 +237,7 @@ def test_unknown_class_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_missing_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no folder .*nowhere"):
+    with pytest.raises(InputError, match=r"no folder .*nowhere"):
         ImageFolder.open(tmp_path / "nowhere")
 
 

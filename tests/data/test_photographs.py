@@ -89,6 +89,13 @@ def test_crops_spread_over_the_photograph() -> None:
     assert np.ptp(places[:, 1]) > 300
 
 
+def test_validation_lies_between_training_stripes() -> None:
+    crops = plan_crops("cat", 451, 300, 96, 300, 100)
+    train, val = (corners(crops, part)[:, 0] for part in ("train", "val"))
+    assert train.min() < val.min() <= val.max() < train.max()
+    assert np.ptp(val) < np.ptp(train[train < val.min()])  # and is narrower
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("photographs") / "images"

@@ -16,10 +16,20 @@ from tilework.models import Vit, VitConfig
 
 TINY = VitConfig(width=16, depth=3, heads=2, stem=PatchStemConfig(patch=4))
 SIDE, PLACES = 16, 16  # 16 px images, 4x4 tokens
-BLOCK_NAMES = """
-norm1.weight norm1.bias attn.qkv.weight attn.qkv.bias attn.proj.weight attn.proj.bias
-norm2.weight norm2.bias mlp.fc1.weight mlp.fc1.bias mlp.fc2.weight mlp.fc2.bias
-""".split()
+BLOCK_NAMES = [
+    "norm1.weight",
+    "norm1.bias",
+    "attn.qkv.weight",
+    "attn.qkv.bias",
+    "attn.proj.weight",
+    "attn.proj.bias",
+    "norm2.weight",
+    "norm2.bias",
+    "mlp.fc1.weight",
+    "mlp.fc1.bias",
+    "mlp.fc2.weight",
+    "mlp.fc2.bias",
+]
 
 
 def make(seed: int = 0, classes: int = 5, **changes: Any) -> Vit:
@@ -306,9 +316,7 @@ def test_share_equals_attention_rollout(pool: str) -> None:
     rollout = torch.eye(1 + PLACES).repeat(2, 1, 1)
     for block in model.blocks:
         q, k, _ = block.attn.qkv(block.norm1(tokens)).chunk(3, -1)
-        heads = [
-            (a @ b.mT / 8**0.5).softmax(-1) for a, b in zip(q.split(8, -1), k.split(8, -1), strict=True)
-        ]
+        heads = [(a @ b.mT / 8**0.5).softmax(-1) for a, b in zip(q.split(8, -1), k.split(8, -1), strict=True)]
         rollout = (sum(heads) / 2 + torch.eye(1 + PLACES)) / 2 @ rollout
         tokens = block(tokens)[0]
     own = mix.own.flatten(1)

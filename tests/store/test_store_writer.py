@@ -157,10 +157,8 @@ def test_another_grid_is_refused(tmp_path: Path) -> None:
 
 
 def test_empty_store_is_refused(tmp_path: Path) -> None:
-    with (
-        pytest.raises(InputError, match=r"no images for .*out\.tok"),
-        StoreWriter(tmp_path / "out.tok", np.zeros((8, 2)), ["a"]),
-    ):
+    writer = StoreWriter(tmp_path / "out.tok", np.zeros((8, 2)), ["a"])  # kept: the garbage collector must not tidy up
+    with pytest.raises(InputError, match=r"no images for .*out\.tok"), writer:
         pass
     assert left(tmp_path) == []
 

@@ -22,7 +22,7 @@ def test_by_name_with_defaults() -> None:
 
 
 def test_unknown_name_is_refused_with_a_near_one() -> None:
-    with pytest.raises(ConfigError, match="'vit_vk'.*did you mean 'vit_vq'"):
+    with pytest.raises(ConfigError, match=r"'vit_vk'.*did you mean 'vit_vq'"):
         create_tokenizer("vit_vk")
 
 

@@ -35,6 +35,8 @@ def tokenize(
     """
     from time import monotonic
 
+    import torch
+
     from tilework.core.distributed import pick_device
     from tilework.core.errors import InputError, OutputError
     from tilework.core.files import write_json
@@ -56,7 +58,13 @@ def tokenize(
         count = len(ImageFolder.open(images, classes))
         grid = [side // model.patch for side in card.size]
         record = Packed(grid[0] * grid[1], len(model.codebook)).size
-        show({"images": count, "grid": grid, "bytes": count * (record + 8), "output": str(out)}, json)
+        pixels = torch.rand(16, 3, *card.size, device=place)
+        model.to(place).encode(pixels)
+        begun = monotonic()
+        model.encode(pixels).cpu()
+        minutes = (monotonic() - begun) / len(pixels) * count / 60
+        size = count * (record + 8) + model.codebook.numel() * 4
+        show({"images": count, "grid": grid, "bytes": size, "estimated_minutes": minutes, "output": str(out)}, json)
         return
     bar = Bar("read", 1, quiet=True)
 

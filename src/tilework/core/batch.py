@@ -48,6 +48,12 @@ class Mix:
     own: Tensor  # (B, h, w) share of the sample itself
     after_stem: bool = False  # True: the model mixes its tokens (MixToken); False: the input is mixed already
 
+    def to(self, device: torch.device) -> Mix:
+        """The same mixture on a device."""
+        return replace(
+            self, partner=self.partner.to(device, non_blocking=True), own=self.own.to(device, non_blocking=True)
+        )
+
     def at(self, height: int, width: int) -> Tensor:
         """Own share on another grid, by area. Returns (B, height, width)."""
         if self.own.shape[1:] == (height, width):
@@ -97,6 +103,7 @@ class Batch:
             target=self.target.to(device),
             index=self.index.to(device, non_blocking=True),
             columns={name: column.to(device) for name, column in self.columns.items()},
+            mix=None if self.mix is None else self.mix.to(device),
         )
 
     def pin(self) -> Batch:

@@ -9,6 +9,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -91,14 +92,19 @@ def _decode_choice(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping) or "name" not in value:
         raise ConfigError(f"{where} is {value!r}", f"a mapping with a 'name' is needed ({', '.join(kind.choices)})")
     rest = {key: item for key, item in value.items() if key != "name"}
-    return _decode_dataclass(kind.choices[value["name"]], rest, where)
+    return _decode_dataclass(kind.choices[decode(str, value["name"], f"{where}.name")], rest, where)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where or 'configuration'} is {value!r}", "a mapping is needed")
     known = {field.name: field for field in dataclasses.fields(kind) if field.init}
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     filled = {}
     for key, item in value.items():
         path = f"{where}.{key}" if where else str(key)
@@ -124,7 +130,7 @@ def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             return float(value)  # YAML reads 5e-4 as a word
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
     if kind is int and isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -189,7 +195,7 @@ def read_yaml_text(text: str, where: str) -> Any:
     """Values of YAML text."""
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as a 13th month
         raise ConfigError(f"{where} is not YAML", " ".join(str(error).split())) from error
 
 

@@ -56,7 +56,7 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         cards = torch.cuda.device_count()
         here = "cpu" + "".join(f", cuda:{i}" for i in range(cards))
         raise MachineError(f"device '{name}' is not available", f"this machine has {here}") from error

@@ -8,7 +8,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,12 @@ def write(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         aside.replace(path)
         _sync_directory(path.parent)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {path}", str(error)) from error
+    except BaseException as error:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OutputError(f"cannot write {path}", str(error)) from error
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -64,14 +67,29 @@ def new_directory(path: Path, replace: bool = False) -> Iterator[Path]:
         for file in sorted(aside.rglob("*")):
             _sync(file)
         _sync_directory(aside)
-        if path.exists():
-            shutil.rmtree(path)
-        aside.rename(path)
+        _take_name(aside, path, replace)
         _sync_directory(path.parent)
     except OSError as error:
         raise OutputError(f"cannot write {path}", str(error)) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _take_name(aside: Path, path: Path, replace: bool) -> None:
+    """Rename a directory; one to replace moves away first, and comes back if this fails."""
+    if not path.exists():
+        aside.rename(path)
+        return
+    if not replace:
+        raise OutputError(f"{path} exists", "it appeared meanwhile; choose another place or remove it")
+    old = aside.with_suffix(".old")
+    path.rename(old)
+    try:
+        aside.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

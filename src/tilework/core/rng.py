@@ -78,4 +78,4 @@ class Draws:
 
     def integers(self, purpose: str, high: int, count: int = 1) -> Any:
         """(B, count) int64 in [0, high)."""
-        return words(self.seed, self.epoch, self.index, purpose, count) * high >> 32
+        return words(self.seed, self.epoch, self.index, purpose, count) * high >> 32 & _WORD

@@ -139,7 +139,7 @@ class ImageSource:
         with ThreadPoolExecutor(_threads()) as pool:
             for i, image in enumerate(pool.map(lambda path: _attempt(path, size), folder.paths)):
                 if isinstance(image, str):
-                    broken.append(Broken(folder.keys[i] if len(broken) < 1000 else str(folder.paths[i]), image))
+                    broken.append(Broken(folder.paths[i].relative_to(root).as_posix(), image))
                 else:
                     if keep:
                         pixels[len(good)] = image

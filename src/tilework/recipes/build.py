@@ -102,7 +102,8 @@ def build_objective(run: Run, model: nn.Module) -> Objective:
 
 def prepare(run: Run, data: Path, val: Path | None, out: Path, place: World, title: str, quiet: bool) -> Job:
     """Check everything that can be checked before the first step, and put the job together."""
-    _claim(out, run)
+    if place.leads:
+        _claim(out, run)
     source = open_source(data, run.size, run.max_broken, quiet=quiet or not place.leads)
     run.objective.check(source.classes)
     judge = None

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 BLUE, ORANGE, GREEN, RED, GREY = "#2f6db5", "#d9822b", "#2e8b57", "#c23b3b", "#5b6570"
 COLOURS = (ORANGE, BLUE, GREEN, RED)
@@ -75,8 +76,8 @@ def predictions(
     """Pictures with what each model says of them, green where right. guesses: by model, (class, probability) each."""
     columns = 6
     rows = -(-len(pictures) // columns)
-    figure = Figure(figsize=(1.75 * columns, (1.95 + 0.2 * len(guesses)) * rows), layout="constrained")
-    figure.get_layout_engine().set(hspace=0.02 + 0.06 * len(guesses))  # type: ignore[union-attr]
+    layout = ConstrainedLayoutEngine(hspace=0.02 + 0.06 * len(guesses))  # room for the lines below each picture
+    figure = Figure(figsize=(1.75 * columns, (1.95 + 0.2 * len(guesses)) * rows), layout=layout)
     cells = figure.subplots(rows, columns, squeeze=False).ravel()
     for cell in cells:
         cell.axis("off")

@@ -9,7 +9,19 @@ from typing import Protocol
 
 import numpy as np
 
+from tilework.core.errors import InputError
 from tilework.core.registry import Registry
+
+
+def check_codes(ids: np.ndarray, vocabulary: int, first: int = 0) -> None:
+    """Refuse a code outside the vocabulary, with its position. ids: (B, T); first: number of the first image."""
+    bad = np.argwhere((ids < 0) | (ids >= vocabulary))
+    if len(bad):
+        image, place = bad[0].tolist()
+        raise InputError(
+            f"code {ids[image, place]} at place {place} of image {first + image} is outside 0..{vocabulary - 1}",
+            "check the tokenizer",
+        )
 
 
 class Codec(Protocol):

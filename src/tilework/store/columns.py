@@ -14,7 +14,7 @@ def pack_column(values: Sequence[str] | np.ndarray) -> bytes:
     """A column as the bytes of a safetensors file; strings become one text and its offsets."""
     if isinstance(values, np.ndarray):
         return bytes(save({"values": np.ascontiguousarray(values)}))
-    texts = [value.encode() for value in values]
+    texts = [value.encode("utf-8", "surrogateescape") for value in values]
     offsets = np.cumsum([0, *map(len, texts)]).astype(np.int64)
     return bytes(save({"text": np.frombuffer(b"".join(texts), np.uint8), "offsets": offsets}))
 
@@ -25,4 +25,4 @@ def unpack_column(data: bytes) -> Any:
     if "values" in tensors:
         return tensors["values"]
     text, offsets = tensors["text"].tobytes(), tensors["offsets"].tolist()
-    return [text[a:b].decode() for a, b in pairwise(offsets)]
+    return [text[a:b].decode("utf-8", "surrogateescape") for a, b in pairwise(offsets)]

@@ -70,7 +70,7 @@ def read(root: Path) -> Manifest:
         raise DamageError(f"{path} is larger than a manifest can be", "restore it")
     try:
         text = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamageError(f"{path} is not JSON", f"restore it ({error})") from error
     if not isinstance(text, dict) or text.pop("format", None) != FORMAT:
         raise DamageError(f"{path} is not the manifest of a token store", "restore it")
@@ -82,6 +82,9 @@ def read(root: Path) -> Manifest:
         manifest: Manifest = decode(Manifest, text)
     except ConfigError as error:
         raise DamageError(f"{path} is malformed", str(error)) from error
+    sizes = [*manifest.grid, manifest.vocabulary, *(shard.records for shard in manifest.shards)]
+    if not manifest.shards or min(sizes) < 1 or max(sizes) > 1 << 24 or manifest.grid[0] * manifest.grid[1] > 1 << 24:
+        raise DamageError(f"{path} is malformed", "a grid, vocabulary or shard of impossible size")
     if sum(shard.records for shard in manifest.shards) != manifest.images:
         raise DamageError(f"the shards of {root} do not add up to {manifest.images} images", "restore the manifest")
     return manifest

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilework.core.errors import DamageError, InputError
-from tilework.store.codec import codecs
+from tilework.core.errors import DamageError
+from tilework.store.codec import check_codes, codecs
 
 
 class Packed:
@@ -36,14 +36,8 @@ class Packed:
 
     def encode(self, ids: np.ndarray) -> tuple[bytes, np.ndarray]:
         """ids: (B, T). Returns the records and their sizes."""
-        bad = np.argwhere((ids < 0) | (ids >= self.vocabulary))
-        if len(bad):
-            image, place = bad[0].tolist()
-            raise InputError(
-                f"code {ids[image, place]} at place {place} of image {image} is outside 0..{self.vocabulary - 1}",
-                "check the tokenizer",
-            )
-        bits = (ids[:, :, None] >> np.arange(self.bits)) & 1  # (B, T, bits)
+        check_codes(ids, self.vocabulary)
+        bits = (ids[:, :, None].astype(np.int64) >> np.arange(self.bits)) & 1  # (B, T, bits)
         records = np.packbits(bits.astype(np.uint8).reshape(len(ids), -1), axis=1, bitorder="little")
         return records.tobytes(), np.full(len(ids), self.size, np.int64)
 

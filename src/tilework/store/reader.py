@@ -5,15 +5,16 @@ B images | H, W code grid | K codes | C code dim
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from tilework.core.errors import DamageError, TileworkError
+from tilework.core.errors import DamageError, InputError, TileworkError
 from tilework.core.files import sha256
 from tilework.store.codec import codecs
 from tilework.store.columns import unpack_column
@@ -34,7 +35,7 @@ class Store:
         self._firsts = np.cumsum([0, *counts])  # first image of each shard, and the end
         self._shards: dict[int, Shard] = {}
         length = self.grid[0] * self.grid[1]
-        tables = load(self._checked("tables.safetensors")) if "tables.safetensors" in self.manifest.files else {}
+        tables = self._checked("tables.safetensors", load) if "tables.safetensors" in self.manifest.files else {}
         self._codec = codecs[self.manifest.codec].load(tables, length, self.vocabulary)
 
     def __len__(self) -> int:
@@ -68,17 +69,22 @@ class Store:
             shard = self._shard(number)
             local = index[rows] - self._firsts[number]
             shard.check(local)
-            out[rows] = self._codec.decode(shard.data, shard.starts[local], shard.sizes[local])
+            try:
+                out[rows] = self._codec.decode(shard.data, shard.starts[local], shard.sizes[local])
+            except DamageError as error:
+                raise DamageError(f"shard {shard.path.name}: {error.what}", error.hint) from error
         return out.reshape(-1, *self.grid)
 
     @cached_property
     def codebook(self) -> np.ndarray:
         """Code vectors, (K, C) float32."""
-        return load(self._checked("codebook.safetensors"))["codebook"]
+        return self._checked("codebook.safetensors", load)["codebook"]
 
     def column(self, name: str) -> Any:
         """Values of a column for all images: an array, or a list of strings."""
-        values = unpack_column(self._checked(f"columns/{name}.safetensors"))
+        if name not in self.manifest.columns:
+            raise InputError(f"{self.path} has no column '{name}'", f"it has {', '.join(self.manifest.columns)}")
+        values = self._checked(f"columns/{name}.safetensors", unpack_column)
         if len(values) != len(self):
             raise DamageError(f"column '{name}' of {self.path} has {len(values)} values", "restore it")
         return values
@@ -95,7 +101,8 @@ class Store:
     def histogram(self) -> np.ndarray:
         """How often each code occurs, (K,) int64."""
         counts = np.zeros(self.vocabulary, np.int64)
-        for ids in self:
+        for start in range(0, len(self), 1024):
+            ids = self.batch(np.arange(start, min(start + 1024, len(self))))
             counts += np.bincount(ids.ravel(), minlength=self.vocabulary)
         return counts
 
@@ -106,8 +113,12 @@ class Store:
             path = self.path / name
             if not path.is_file():
                 problems.append(f"{name} is missing")
-            elif path.stat().st_size != file.bytes or sha256(path) != file.sha256:
-                problems.append(f"{name} differs from its hash in the manifest")
+            else:
+                try:
+                    if path.stat().st_size != file.bytes or sha256(path) != file.sha256:
+                        problems.append(f"{name} differs from its hash in the manifest")
+                except OSError as error:
+                    problems.append(f"{name} cannot be read ({error})")
         known = {NAME, *self.manifest.files}
         found = {path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file()}
         problems += [f"{name} is not in the manifest" for name in sorted(found - known)]
@@ -127,11 +138,14 @@ class Store:
             self._shards[number] = Shard(self.path / entry.file, int(self._firsts[number]), entry.records)
         return self._shards[number]
 
-    def _checked(self, name: str) -> bytes:
-        """Bytes of a small file, compared with its hash."""
+    def _checked(self, name: str, parse: Callable[[bytes], Any]) -> Any:
+        """Contents of a small file, compared with its hash."""
         path = self.path / name
         if name not in self.manifest.files or not path.is_file():
-            raise DamageError(f"{self.path} has no {name}", f"known: {', '.join(self.manifest.columns)}")
-        if sha256(path) != self.manifest.files[name].sha256:
-            raise DamageError(f"{path} is damaged", "restore it")
-        return path.read_bytes()
+            raise DamageError(f"{self.path} has no {name}", "restore it")
+        try:
+            if sha256(path) != self.manifest.files[name].sha256:
+                raise DamageError(f"{path} is damaged", "restore it")
+            return parse(path.read_bytes())
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise DamageError(f"{path} cannot be read", f"restore it ({error})") from error

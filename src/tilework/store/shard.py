@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilework.core.errors import DamageError
+from tilework.core.errors import DamageError, InputError
 from tilework.core.files import crc32c, write
 
 MAGIC = b"TILESHRD"
@@ -20,6 +20,8 @@ LARGEST_BYTES = 1 << 31
 
 def write_shard(path: Path, records: bytes, sizes: np.ndarray, first: int) -> None:
     """Write a shard of records that lie one after another. sizes: (B,); first: number of its first image."""
+    if len(sizes) > LARGEST_RECORDS or len(records) > LARGEST_BYTES:
+        raise InputError(f"{len(sizes)} records of {len(records)} bytes for one shard", "choose fewer images per shard")
     ends = np.cumsum(sizes)
     crcs = [crc32c(records[end - size : end]) for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
     index = sizes.astype("<u4").tobytes() + np.array(crcs, "<u4").tobytes()

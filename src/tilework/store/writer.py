@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from tilework.core.errors import InputError
 from tilework.core.files import new_directory, write
-from tilework.store.codec import codecs
+from tilework.store.codec import check_codes, codecs
 from tilework.store.columns import pack_column
 from tilework.store.manifest import Manifest, ShardEntry, seal
 from tilework.store.shard import write_shard
@@ -37,6 +37,9 @@ class StoreWriter:
     shard_images: int = 65536
 
     def __enter__(self) -> StoreWriter:
+        if self.codebook.ndim != 2 or not self.codebook.size or self.shard_images < 1:
+            what = f"a codebook of {self.codebook.shape} and shards of {self.shard_images} images"
+            raise InputError(what, "give a (K, C) table and at least one image per shard")
         self._waiting: list[np.ndarray] = []
         self._labels: list[int] = []
         self._keys: list[str] = []
@@ -59,15 +62,19 @@ class StoreWriter:
 
     def add(self, ids: np.ndarray, labels: Sequence[int] | np.ndarray, keys: Sequence[str]) -> None:
         """Append images. ids: (B, H, W) integers; labels, keys: B each."""
+        if ids.ndim != 3 or 0 in ids.shape[1:] or not np.issubdtype(ids.dtype, np.integer):
+            raise InputError(f"ids of shape {ids.shape} and type {ids.dtype}", "(B, H, W) integers are needed")
         grid = (int(ids.shape[1]), int(ids.shape[2]))
         if not len(ids) == len(labels) == len(keys):
             raise InputError(f"{len(ids)} images with {len(labels)} labels and {len(keys)} keys", "give one each")
         if self._grid not in (None, grid):
             raise InputError(f"a grid of {grid} in a store of {self._grid}", "resize all images alike")
         self._grid = grid
-        self._waiting.append(ids.reshape(len(ids), -1))
+        flat = ids.reshape(len(ids), grid[0] * grid[1])
+        check_codes(flat, len(self.codebook), first=len(self._labels))
+        self._waiting.append(flat.astype(np.int32))  # a copy: the caller may reuse its memory
         self._labels += [int(label) for label in labels]
-        self._keys += keys
+        self._keys += [str(key) for key in keys]
         while sum(map(len, self._waiting)) >= self.shard_images:
             self._write_shard()
 
@@ -83,13 +90,13 @@ class StoreWriter:
     def _finish(self) -> None:
         while sum(map(len, self._waiting)):
             self._write_shard()
-        if self._grid is None:
+        if not self._labels or self._grid is None:
             raise InputError(f"no images for {self.path}", "an empty store is of no use")
         labels = np.array(self._labels)
         if labels.min() < 0 or labels.max() >= len(self.classes):
             raise InputError(f"labels {labels.min()}..{labels.max()} for {len(self.classes)} classes", "check them")
         narrow = np.min_scalar_type(len(self.classes) - 1)
-        write(self._root / "codebook.safetensors", save({"codebook": self.codebook.astype(np.float32)}))
+        write(self._root / "codebook.safetensors", save({"codebook": np.ascontiguousarray(self.codebook, np.float32)}))
         write(self._root / "columns/label.safetensors", pack_column(labels.astype(narrow)))
         write(self._root / "columns/key.safetensors", pack_column(self._keys))
         manifest = Manifest(

@@ -21,7 +21,7 @@ class RunLog:
         self.quiet = quiet
         if not quiet:
             lines = path.read_text().splitlines() if path.is_file() else []
-            kept = [line for line in lines if json.loads(line)["step"] <= resume_from]
+            kept = [line for line in lines if (step := _step(line)) is not None and step <= resume_from]
             write(path, "".join(f"{line}\n" for line in kept).encode())
             self._file = path.open("a", buffering=1)
 
@@ -34,6 +34,14 @@ class RunLog:
         """Flush and close."""
         if not self.quiet:
             self._file.close()
+
+
+def _step(line: str) -> int | None:
+    """Step of a log line; None for one that was cut short when the run was killed."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 class Bar:
