@@ -38,7 +38,7 @@ def outside(crops: list[Crop], width: int, height: int) -> list[Crop]:
 @pytest.mark.parametrize("name", PHOTOGRAPHS)
 def test_validation_never_overlaps_training(name: str, side: int) -> None:
     width, height = true_size(name)
-    crops = plan_crops(name, width, height, side, train=200, val=60)
+    crops = plan_crops(name, width, height, side, train=400, val=60)
     assert overlapping_pairs(crops, side) == 0
     assert outside(crops, width, height) == []
 

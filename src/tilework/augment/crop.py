@@ -45,7 +45,7 @@ def warp_axes(x: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:
     """Resample a map by an output-to-input map without rotation or shear. x: (B, C, H, W); affine: (B, 2, 3)."""
     rows = interpolation_matrix(affine[:, 1, 1], affine[:, 1, 2], x.shape[2], grid[0])  # (B, h, H)
     columns = interpolation_matrix(affine[:, 0, 0], affine[:, 0, 2], x.shape[3], grid[1])  # (B, w, W)
-    return rows[:, None] @ x @ columns[:, None].transpose(-2, -1)
+    return rows[:, None] @ x.to(rows.dtype) @ columns[:, None].transpose(-2, -1)
 
 
 def box_affine(top: Tensor, left: Tensor, height: Tensor, width: Tensor) -> Tensor:

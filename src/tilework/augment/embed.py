@@ -35,7 +35,7 @@ class Embed(Augment):
         if codebook is None:
             raise ConfigError("augmentation 'embed' needs a codebook", "train on a token store")
         if self.standardise:
-            codebook = (codebook - codebook.mean(0)) / codebook.std(0).clamp(min=1e-6)
+            codebook = (codebook - codebook.mean(0)) / codebook.std(0, correction=0).clamp(min=1e-6)
         bound = Embed(self.standardise)
         object.__setattr__(bound, "codebook", codebook)
         return bound

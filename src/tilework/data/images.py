@@ -41,7 +41,7 @@ class ImageFolder:
     paths: tuple[Path, ...]
     labels: np.ndarray  # (N,) int64
     classes: tuple[str, ...]
-    ignored: int = 0  # files with another suffix
+    ignored: int = 0  # files with another suffix, or beside the class folders
 
     @staticmethod
     def open(root: Path, classes: Sequence[str] | None = None) -> ImageFolder:
@@ -54,13 +54,14 @@ class ImageFolder:
         names = tuple(found if classes is None else classes)
         if unknown := sorted(set(found) - set(names)):
             raise InputError(f"{root} has a class '{unknown[0]}' that training does not know", "remove or rename it")
+        loose = sum(entry.is_file() and not entry.name.startswith(".") for entry in root.iterdir())
         files = [(name, path) for name in found for path in _files(root / name)]
         paths = [(name, path) for name, path in files if path.suffix.lower() in SUFFIXES]
         if not paths:
             raise InputError(f"{root} holds no images", f"files ending in {', '.join(SUFFIXES)} are read")
         number = {name: i for i, name in enumerate(names)}
         labels = np.array([number[name] for name, _ in paths], np.int64)
-        return ImageFolder(root, tuple(p for _, p in paths), labels, names, len(files) - len(paths))
+        return ImageFolder(root, tuple(p for _, p in paths), labels, names, loose + len(files) - len(paths))
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -82,7 +83,8 @@ class ImageFolder:
 
 def _files(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.rglob("*")):
-        if entry.is_file() and not entry.name.startswith("."):
+        hidden = any(part.startswith(".") for part in entry.relative_to(folder).parts)
+        if entry.is_file() and not hidden:
             yield entry
 
 
@@ -91,7 +93,7 @@ def decode_image(path: Path, size: tuple[int, int]) -> np.ndarray:
     with Image.open(path, formats=FORMATS) as image:
         if image.width * image.height > LARGEST:
             raise ValueError(f"{image.width}x{image.height} pixels are more than {LARGEST}")
-        image.draft("RGB", (2 * size[1], 2 * size[0]))
+        image.draft("RGB", (2 * max(size), 2 * max(size)))  # the sides may change places below
         upright = ImageOps.exif_transpose(image)
         fitted = ImageOps.fit(to_rgb(upright), (size[1], size[0]), Image.Resampling.BICUBIC)
     return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
@@ -180,7 +182,7 @@ class ImageSource:
 def _attempt(path: Path, size: tuple[int, int]) -> np.ndarray | str:
     try:
         return decode_image(path, size)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # what Pillow raises
+    except Exception as error:  # a damaged file can raise anything in a decoder: struct.error, SyntaxError, ...
         return " ".join(str(error).replace(str(path), path.name).split()) or type(error).__name__
 
 

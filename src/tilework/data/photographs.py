@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tilework.core.errors import MachineError
+from tilework.core.errors import InputError, MachineError
 from tilework.core.files import new_directory, write_json
 from tilework.core.rng import uniform
 from tilework.data.images import to_rgb
@@ -55,10 +55,12 @@ def photograph_folder() -> Path:
 
 
 def plan_crops(name: str, width: int, height: int, side: int, train: int, val: int, seed: int = 0) -> list[Crop]:
-    """Crops of one photograph: its width is cut into stripes, every third one for validation.
+    """Crops of one photograph: its width is cut into stripes, every second one for validation.
 
     A stripe is at least one crop wide, so that all of a crop lies in one stripe.
     """
+    if width < 3 * side or height < side:
+        raise InputError(f"{name} of {width}x{height} px is too small for crops of {side} px", "choose a smaller side")
     stripes = 2 * max(1, (width // side - 1) // 3) + 1  # train, val, train, ..., train
     narrow = side + (width - side * stripes) // (2 * stripes)  # validation stripes: little more than a crop
     wide = (width - narrow * (stripes // 2)) // (stripes // 2 + 1)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tilework.core.errors import ConfigError
+
 
 class Attention(nn.Module):
     """Self-attention; parameter names as in timm."""
@@ -16,7 +18,9 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, qkv_bias: bool = True) -> None:
         super().__init__()
         if width % heads:
-            raise ValueError(f"width {width} is no multiple of {heads} heads")
+            raise ConfigError(
+                f"a width of {width} is no multiple of {heads} heads", "change model.heads"
+            )
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.proj = nn.Linear(width, width)

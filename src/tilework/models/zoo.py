@@ -42,6 +42,8 @@ def create_model(
     **changes: Any,
 ) -> nn.Module:
     """A network by name. grid: image size in pixels, or code grid; `changes` override the named settings."""
+    if input == "pixels" and code_dim is not None:
+        raise ConfigError("code_dim belongs to a token model", "pass input='tokens'")
     if input == "tokens":
         if code_dim is None:
             raise ConfigError("a token model needs code_dim", "pass code_dim=store.codebook.shape[1]")

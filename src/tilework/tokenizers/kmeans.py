@@ -1,4 +1,4 @@
-"""k-means on the device (Lloyd, 1982), seeded as k-means++ would by distance to a random subset.
+"""k-means on the device (Lloyd, 1982) with k-means++ seeds (Arthur and Vassilvitskii, 2007).
 
 P points | C dims | K centres
 """
@@ -11,11 +11,7 @@ from torch import Tensor
 
 def kmeans(points: Tensor, count: int, rounds: int = 10) -> Tensor:
     """Centres of `count` clusters; empty ones move to the points furthest from theirs. points: (P, C); (K, C)."""
-    chosen = torch.randperm(len(points), device=points.device)[:count]
-    centres = points[chosen]
-    if len(centres) < count:  # fewer points than centres: repeat some with a little noise
-        extra = points[torch.randint(len(points), (count - len(centres),), device=points.device)]
-        centres = torch.cat([centres, extra + 0.01 * points.std() * torch.randn_like(extra)])
+    centres = seeds(points, count)
     for _ in range(rounds):
         distance, owner = squared_distances(points, centres).min(1)  # (P,)
         members = torch.zeros(count, device=points.device).index_add_(0, owner, torch.ones_like(distance))
@@ -25,6 +21,20 @@ def kmeans(points: Tensor, count: int, rounds: int = 10) -> Tensor:
         lonely = distance.topk(min(int(empty.sum()), len(points))).indices
         centres[empty.nonzero()[: len(lonely), 0]] = points[lonely]
     return centres
+
+
+def seeds(points: Tensor, count: int) -> Tensor:
+    """Points picked one by one, each with a probability that grows with its distance to those before. (K, C)."""
+    picked = points[torch.randint(len(points), (1,), device=points.device)]
+    centres = [picked]
+    distance = (points - picked).square().sum(1)  # (P,)
+    for _ in range(count - 1):
+        picked = points[torch.multinomial(distance + 1e-20, 1)]  # once all points are taken, any may come again
+        centres.append(picked)
+        distance = torch.minimum(distance, (points - picked).square().sum(1))
+    centre = torch.cat(centres)
+    spare = torch.arange(count, device=points.device)[:, None] >= len(points)  # repeats stand a little apart
+    return centre + spare * 0.01 * points.std(correction=0) * torch.randn_like(centre)
 
 
 def squared_distances(points: Tensor, centres: Tensor) -> Tensor:

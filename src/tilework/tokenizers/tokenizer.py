@@ -16,7 +16,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from tilework.core.config import Plain, decode, encode
-from tilework.core.errors import DamageError, InputError, TileworkError
+from tilework.core.errors import ConfigError, DamageError, InputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
 from tilework.models.model import ModelConfig
 
@@ -91,11 +91,11 @@ def load_tokenizer(path: Path) -> tuple[Tokenizer, Card]:
             raise DamageError(f"{path} has tokenizer version {settings['version']}, not 1", "update Tilework")
         config = decode(ModelConfig, settings["model"], "model")
         card = Card(settings["name"], settings["sha256"], decode(tuple[int, int], settings["size"], "size"))
-    except (ValueError, KeyError, TypeError) as error:
+        tokenizer = config.build(3, card.size, 0)
+    except (ValueError, KeyError, TypeError, ConfigError) as error:
         raise DamageError(f"{path / SETTINGS} is malformed", f"restore it ({error!r})") from error
     if not (path / WEIGHTS).is_file() or sha256(path / WEIGHTS) != card.sha256:
         raise DamageError(f"{path / WEIGHTS} is missing or damaged", "restore it")
-    tokenizer = config.build(3, card.size, 0)
     try:
         tokenizer.load_state_dict(load_tensors((path / WEIGHTS).read_bytes()))
     except (RuntimeError, SafetensorError) as error:
