@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from small_data import write_images, write_store
-from tilework.cli.main import main
+from tilework.cli.main import COMMANDS, main
 from tilework.core.errors import EXIT_CODES, TileworkError
 from tilework.store import Store
+from tilework.version import __version__
 
 
 def run(*arguments: object) -> int:
@@ -29,8 +31,17 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> 
     return lines[0]
 
 
-SMALL_TOKENIZER = ["size=[32,32]", "model.patch=4", "model.codes=16", "fit.batch=8", "fit.epochs=1"]
-SMALL_VIT = ["fit.batch=8", "fit.epochs=2", "model.width=16", "model.heads=2", "model.depth=1", "augment.1.size=[8,8]"]
+SMALL_TOKENIZER = ["size=[32,32]", "model.patch=4", "model.codes=16", "fit.batch=8", "fit.steps=3"]
+SMALL_TOKENIZER += ["objective.warm_steps=1"]
+SMALL_VIT = [
+    "fit.batch=8",
+    "fit.epochs=2",
+    "fit.steps=0",
+    "model.width=16",
+    "model.heads=2",
+    "model.depth=1",
+    "augment.1.size=[8,8]",
+]
 
 
 def test_the_steps_of_the_readme(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,6 +132,30 @@ def test_help_is_quick_to_import_and_lists_the_exit_codes() -> None:
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.splitlines()[-1] == "[]"  # nothing heavy is imported
     assert all(f"{number:>2}  {meaning}" in shown for number, meaning in EXIT_CODES.items())
+
+
+def test_the_overview_says_what_the_commands_say() -> None:
+    for module, function, line in COMMANDS.values():
+        call = getattr(importlib.import_module(f"tilework.cli.{module}"), function)
+        assert call.__doc__.splitlines()[0] == line
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspekt", "x.tok") == 2
+    assert "did you mean 'inspect'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*name.split(), "--help") == 0
+    shown = capsys.readouterr().out
+    assert f"tilework {name}" in shown.split("options")[0]
+    assert "--json" in shown
 
 
 def test_exit_codes_are_documented() -> None:
@@ -228,7 +263,7 @@ def test_tokenize_refuses_and_leaves_nothing(
 
 
 def test_a_recipe_of_another_kind_is_refused(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = ["fit.batch=8", "fit.epochs=1", "--recipe", "demo_pixel", "--out", tmp_path / "t"]
+    settings = ["fit.batch=8", "--recipe", "demo_pixel", "--out", tmp_path / "t"]
     assert "choose a tokenizer's recipe" in fails(capsys, 4, "tokenizer", "train", images, *settings)
     assert not (tmp_path / "t").exists()
     assert not (tmp_path / "t.run").exists()

@@ -58,4 +58,4 @@ def test_scores_are_per_sample_and_use_the_model_given() -> None:
 
 def test_one_class_is_refused() -> None:
     with pytest.raises(InputError, match="one class only"):
-        ClassifyConfig().check(("cat",))
+        ClassifyConfig().check(("cat",), 10)

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from small_data import write_images, write_store
-from tilework.augment import CentreCrop, Embed, Flip, Normalise
+from tilework.augment import CentreCrop, Embed, Flip, Normalise, apply_all
 from tilework.core.config import decode, encode, read_yaml_text, resolve, to_yaml
 from tilework.core.distributed import World
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
 from tilework.core.rng import Draws
 from tilework.layers.stems import TokenStemConfig
 from tilework.models import VitConfig
-from tilework.objectives import ClassifyConfig, ReconstructConfig
+from tilework.objectives import ClassifyConfig
 from tilework.recipes import Extra, Run, evaluate_run, plan, prepare, recipes, train
 from tilework.recipes.build import build_model, build_objective, data_spec, load_run
 from tilework.store import StoreWriter
@@ -53,14 +53,15 @@ def full_size_data(run: Run, folder: Path) -> Path:
         rng = np.random.default_rng(0)
         with StoreWriter(folder / "x.tok", rng.normal(size=(32, 8)), ["a", "b", "c"]) as writer:
             count = 2 * run.fit.batch
-            writer.add(rng.integers(0, 32, (count, 12, 12)), np.arange(count) % 3, [str(i) for i in range(count)])
+            writer.add(rng.integers(0, 32, (count, 16, 16)), np.arange(count) % 3, [str(i) for i in range(count)])
         return folder / "x.tok"
     return write_images(folder / "x", count=-(-2 * run.fit.batch // 3), side=32)
 
 
 @pytest.mark.parametrize("name", list(recipes))
 def test_recipe_trains_two_steps(name: str, tmp_path: Path) -> None:
-    run = resolve(recipes[name](), None, ["fit.epochs=1", "fit.log_every=1"])
+    quick = ["objective.warm_steps=1"] if hasattr(recipes[name]().objective, "warm_steps") else []
+    run = resolve(recipes[name](), None, ["fit.epochs=0", "fit.steps=2", "fit.log_every=1", *quick])
     job = prepare(run, full_size_data(run, tmp_path), None, tmp_path / "run", CPU, name, quiet=True)
     assert fit(job).steps == 2
     losses = [json.loads(line)["loss"] for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
@@ -90,7 +91,7 @@ def test_evaluation_uses_averaged_weights(store: Path, val_store: Path, tmp_path
 
 def test_broken_images_are_listed_beside_the_run(images: Path, tmp_path: Path) -> None:
     (images / "class1/000.png").write_bytes(b"nothing")
-    settings = ["size=[32,32]", "max_broken=0.2", "fit.batch=8", "fit.epochs=1", "augment.1.size=[32,32]"]
+    settings = ["size=[24,24]", "max_broken=0.2", "fit.batch=8", "fit.steps=3", "augment.1.size=[24,24]"]
     run = resolve(recipes["demo_pixel"](), None, settings)
     train(run, images, None, tmp_path / "run", quiet=True)
     listed = json.loads((tmp_path / "run/quarantine.json").read_text())
@@ -98,16 +99,18 @@ def test_broken_images_are_listed_beside_the_run(images: Path, tmp_path: Path) -
     assert "identify" in listed[0]["reason"]
 
 
-def test_auxiliary_objectives_are_added_and_saved(images: Path, tmp_path: Path) -> None:
-    tokenizer = resolve(recipes["demo_tokenizer"](), None, ["size=[32,32]", "fit.batch=8", "fit.epochs=1"])
-    run = replace(tokenizer, extra=(Extra(ReconstructConfig(), 0.5),))
-    job = prepare(run, images, None, tmp_path / "run", CPU, "x", quiet=True)
-    batch = job.source.batch(np.arange(4))
-    draws = Draws(0, 0, batch.index, 0)
-    job.objective(replace(batch, x=batch.x / 255), draws)["loss"].backward()
-    fit(job)
-    again = prepare(run, images, None, tmp_path / "run", CPU, "x", quiet=True)
-    assert fit(again).steps == 3  # a checkpoint of shared weights loads
+def test_auxiliary_objectives_are_added_and_saved(store: Path, tmp_path: Path) -> None:
+    run = replace(small(), extra=(Extra(ClassifyConfig(smoothing=0.0), 0.5),))
+    job = prepare(run, store, None, tmp_path / "run", CPU, "x", quiet=True)
+    batch = apply_all(job.augment, job.source.batch(np.arange(4)), Draws(0, 0, torch.arange(4)))
+    out = job.objective(batch, Draws(0, 0, batch.index))
+    plain, sharp = (ClassifyConfig(s).build(job.objective.model)(batch, Draws(0, 0, batch.index)) for s in (0.1, 0.0))
+    torch.testing.assert_close(out["loss"], plain["loss"] + 0.5 * sharp["loss"])
+    torch.testing.assert_close(out["classify"], sharp["loss"])
+    first = fit(job)
+    again = fit(prepare(run, store, None, tmp_path / "run", CPU, "x", quiet=True))
+    for name, value in first.model.state_dict().items():  # a checkpoint of shared weights loads
+        assert torch.equal(value, again.model.state_dict()[name])
 
 
 def refuse(run: Run, data: Path, out: Path, val: Path | None = None) -> None:
@@ -173,7 +176,14 @@ def test_load_run_says_what_is_wrong(store: Path, tmp_path: Path) -> None:
 
 
 def test_evaluating_a_token_model_on_images(images: Path, tmp_path: Path) -> None:
-    settings = ["size=[32,32]", "model.patch=4", "model.codes=16", "fit.batch=8", "fit.epochs=1"]
+    settings = [
+        "size=[32,32]",
+        "model.patch=4",
+        "model.codes=16",
+        "fit.batch=8",
+        "fit.steps=3",
+        "objective.warm_steps=1",
+    ]
     tokenizer_run = resolve(recipes["demo_tokenizer"](), None, settings)
     trained = train(tokenizer_run, images, images, tmp_path / "tr", quiet=True)
     save_tokenizer(tmp_path / "tokenizer", trained.model, tokenizer_run.model, tokenizer_run.size)

@@ -30,7 +30,9 @@ def test_polynomial() -> None:
     assert schedule.factor(1.0, 0.0) == 0.0
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch": 10, "accumulate": 3}, {"log_every": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"epochs": 0}, {"epochs": 2, "steps": 9}, {"batch": 10, "accumulate": 3}, {"log_every": 0}]
+)
 def test_senseless_settings_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"must be|split"):
         FitConfig(**wrong)

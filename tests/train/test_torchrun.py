@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-SETTINGS = ["fit.batch=12", "fit.epochs=2", "fit.log_every=1", "model.width=16", "model.heads=2", "model.depth=1"]
+SETTINGS = [
+    "fit.batch=12",
+    "fit.epochs=2",
+    "fit.steps=0",
+    "fit.log_every=1",
+    "model.width=16",
+    "model.heads=2",
+    "model.depth=1",
+]
 SETTINGS += ["augment.1.size=[8,8]", "fit.save_every=3"]
 
 

@@ -57,6 +57,6 @@ def _plan(out: Path, images: Path | None, quick: bool) -> dict[str, object]:
         plan["images"] = f"{len(ImageFolder.open(train))} in {train}"
     for name in ("tokenizer", "token", "pixel"):
         fit = recipes[f"demo_{name}"]().fit
-        plan[f"train {name}"] = f"{2 if quick else fit.epochs} epochs in batches of {fit.batch}"
+        plan[f"train {name}"] = f"{8 if quick else fit.steps} steps in batches of {fit.batch}"
     plan["time"] = "half a minute" if quick else "about 5 minutes on two cores for the built-in photographs"
     return plan

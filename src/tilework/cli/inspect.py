@@ -15,7 +15,7 @@ def inspect(
     picture: OptionalPath = None,
     json: Json = False,
 ) -> None:
-    """Show what is in a token store: counts, bytes, use of the codes, class balance, and a picture.
+    """Show what is in a token store, in figures and as a picture.
 
     Try:
       tilework inspect train.tok

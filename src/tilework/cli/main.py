@@ -1,50 +1,51 @@
-"""`tilework`: finds the command, runs it, and turns errors into one line and an exit code."""
+"""`tilework`: finds the command, runs it, and turns errors into one line and an exit code.
+
+Only the module of the command that was asked for is imported, so that the overview comes at once.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
-import tyro
-
-from tilework.cli.demo import demo
-from tilework.cli.doctor import doctor
-from tilework.cli.eval import evaluate
-from tilework.cli.inspect import inspect
-from tilework.cli.recipes import recipes
-from tilework.cli.tokenize import tokenize
-from tilework.cli.tokenizer import train_tokenizer
-from tilework.cli.train import train
-from tilework.cli.verify import verify
 from tilework.core.errors import EXIT_CODES, TileworkError
+from tilework.core.registry import nearest
+from tilework.version import __version__
 
-DESCRIPTION = (
-    "Train vision models from tokens instead of pixels. Start with: tilework demo\n\nExit codes:\n"
-    + "\n".join(f"  {code:>2}  {meaning}" for code, meaning in EXIT_CODES.items())
-)
+# command: (module in tilework.cli, function, first line of its docstring)
+COMMANDS = {
+    "demo": ("demo", "demo", "From photographs to a token-trained model and a report, in a few minutes on two cores."),
+    "tokenizer train": ("tokenizer", "train_tokenizer", "Train a tokenizer on a folder of images."),
+    "tokenize": ("tokenize", "tokenize", "Turn a folder of images into a token store."),
+    "inspect": ("inspect", "inspect", "Show what is in a token store, in figures and as a picture."),
+    "verify": ("verify", "verify", "Check every file and every record of a token store."),
+    "recipes": ("recipes", "recipes", "List the recipes, or show one as YAML."),
+    "train": ("train", "train", "Train a model by a recipe; the same command again goes on where it stopped."),
+    "eval": ("eval", "evaluate", "Measure a trained model on a token store or an image folder."),
+    "doctor": (
+        "doctor",
+        "doctor",
+        "Show versions, devices, and missing extras with the line that installs them.",
+    ),
+}
 
 
-def app() -> tyro.extras.SubcommandApp:
-    """All commands."""
-    commands = tyro.extras.SubcommandApp()
-    commands.command(name="demo")(demo)
-    tokenizer = tyro.extras.SubcommandApp()
-    tokenizer.command(name="train")(train_tokenizer)
-    commands.command(tokenizer, name="tokenizer", help="Train tokenizers.")
-    commands.command(name="tokenize")(tokenize)
-    commands.command(name="inspect")(inspect)
-    commands.command(name="verify")(verify)
-    commands.command(name="recipes")(recipes)
-    commands.command(name="train")(train)
-    commands.command(name="eval")(evaluate)
-    commands.command(name="doctor")(doctor)
-    return commands
+def overview() -> str:
+    """What `tilework --help` shows."""
+    commands = "\n".join(f"  {name:<17}{line}" for name, (_, _, line) in COMMANDS.items())
+    codes = "\n".join(f"  {code:>2}  {meaning}" for code, meaning in EXIT_CODES.items())
+    return (
+        "usage: tilework COMMAND ...\n\n"
+        "Train vision models from tokens instead of pixels. Start with: tilework demo\n\n"
+        f"commands (tilework COMMAND --help says more):\n{commands}\n\nexit codes:\n{codes}"
+    )
 
 
 def main(args: list[str] | None = None) -> None:
     """Run a command line; always ends in SystemExit."""
     try:
-        app().cli(prog="tilework", description=DESCRIPTION, args=args, config=(tyro.conf.FlagCreatePairsOff,))
+        _run(sys.argv[1:] if args is None else args)
         sys.exit(0)
     except TileworkError as error:
         print(f"tilework: error: {error}", file=sys.stderr)
@@ -54,3 +55,27 @@ def main(args: list[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+
+
+def _run(args: list[str]) -> None:
+    if not args or args[0] in ("-h", "--help"):
+        print(overview())
+    elif args[0] == "--version":
+        print(__version__)
+    else:
+        name, rest = _command(args)
+        import tyro
+
+        module, function, _ = COMMANDS[name]
+        call = getattr(import_module(f"tilework.cli.{module}"), function)
+        tyro.cli(call, prog=f"tilework {name}", args=rest, config=(tyro.conf.FlagCreatePairsOff,))
+
+
+def _command(args: list[str]) -> tuple[str, list[str]]:
+    """The command, of one word or two, and what follows it."""
+    for words in (2, 1):
+        name = " ".join(args[:words])
+        if name in COMMANDS:
+            return name, args[words:]
+    print(f"tilework: error: unknown command '{args[0]}': {nearest(args[0], COMMANDS)}", file=sys.stderr)
+    sys.exit(2)

@@ -24,7 +24,7 @@ def train_tokenizer(
 
     Try:
       tilework tokenizer train photos/train --val photos/val --out tokenizer
-      tilework tokenizer train photos/train size=[128,128] fit.epochs=20 --out tokenizer
+      tilework tokenizer train photos/train size=[192,192] fit.steps=2000 --out tokenizer
 
     Args:
         out: Directory of the tokenizer; its run (log, checkpoints) is kept in OUT.run.

@@ -28,7 +28,7 @@ def train(
 
     Try:
       tilework train demo_token --data train.tok --val val.tok --out runs/token
-      tilework train demo_token fit.epochs=30 model.width=192 --data train.tok --val val.tok --out runs/wide
+      tilework train demo_token fit.steps=2000 model.width=192 --data train.tok --val val.tok --out runs/wide
       torchrun --nproc-per-node 2 -m tilework train demo_token --data train.tok --val val.tok --out runs/two
 
     Args:

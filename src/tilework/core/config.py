@@ -144,7 +144,7 @@ def override(plain: Plain, assignments: Sequence[str]) -> Plain:
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals:
-            raise ConfigError(f"override '{assignment}' has no '='", "write key=value, such as fit.epochs=3")
+            raise ConfigError(f"override '{assignment}' has no '='", "write key=value, such as fit.batch=32")
         plain = _assign(plain, path.split("."), read_yaml_text(text, f"override '{assignment}'"), path)
     return plain
 

@@ -98,7 +98,7 @@ class Demo:
         batch = min(run.fit.batch, count)
         if not self.quick:
             return replace(run, fit=replace(run.fit, batch=batch))
-        settings = [f"fit.batch={batch}", "fit.epochs=2", "fit.evaluate_every=1"]
+        settings = [f"fit.batch={batch}", "fit.steps=8"]
         return resolve(run, None, [*settings, "objective.warm_steps=4"] if name == "demo_tokenizer" else settings)
 
     def _train(self, name: str, data: Path, val: Path, title: str) -> torch.nn.Module:

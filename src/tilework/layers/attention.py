@@ -18,9 +18,7 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, qkv_bias: bool = True) -> None:
         super().__init__()
         if width % heads:
-            raise ConfigError(
-                f"a width of {width} is no multiple of {heads} heads", "change model.heads"
-            )
+            raise ConfigError(f"a width of {width} is no multiple of {heads} heads", "change model.heads")
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.proj = nn.Linear(width, width)

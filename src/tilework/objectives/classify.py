@@ -22,7 +22,7 @@ class ClassifyConfig(ObjectiveConfig):
 
     smoothing: float = 0.1
 
-    def check(self, classes: tuple[str, ...]) -> None:
+    def check(self, classes: tuple[str, ...], steps: int) -> None:
         """One class cannot be told from another."""
         if len(classes) < 2:
             raise InputError(f"the data have one class only ('{classes[0]}')", "add a folder for a second class")

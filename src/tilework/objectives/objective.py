@@ -36,8 +36,8 @@ class ObjectiveConfig:
 
     choices: ClassVar[Registry[type[ObjectiveConfig]]] = Registry("objective")
 
-    def check(self, classes: tuple[str, ...]) -> None:
-        """Refuse data that this objective cannot learn from."""
+    def check(self, classes: tuple[str, ...], steps: int) -> None:
+        """Refuse data or a number of steps that this objective cannot learn from."""
 
     def build(self, model: nn.Module) -> Objective:
         """The objective around a model."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from tilework.core.batch import Batch
+from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.objectives.objective import Objective, ObjectiveConfig
 from tilework.tokenizers.kmeans import kmeans
@@ -29,6 +30,14 @@ class ReconstructConfig(ObjectiveConfig):
     commitment: float = 0.25
     revive_every: int = 50  # steps between looks for codes out of use; 0: never
     revive_below: float = 0.03  # of the even share
+
+    def check(self, classes: tuple[str, ...], steps: int) -> None:
+        """The codebook must have its turn."""
+        if steps <= self.warm_steps:
+            raise ConfigError(
+                f"{steps} steps end before the codebook starts, at step {self.warm_steps}",
+                "raise fit.steps or lower objective.warm_steps",
+            )
 
     def build(self, model: nn.Module) -> Reconstruct:
         """The objective around a tokenizer."""

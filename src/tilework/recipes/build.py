@@ -105,7 +105,7 @@ def prepare(run: Run, data: Path, val: Path | None, out: Path, place: World, tit
     if place.leads:
         _claim(out, run)
     source = open_source(data, run.size, run.max_broken, quiet=quiet or not place.leads)
-    run.objective.check(source.classes)
+    run.objective.check(source.classes, run.fit.total_steps(len(source)))
     judge = None
     if val is not None:
         judge = open_source(val, run.size, run.max_broken, source.classes, quiet or not place.leads)

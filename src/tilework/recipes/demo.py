@@ -19,31 +19,32 @@ def demo_tokenizer() -> Run:
     Paper: none, a CPU-sized relative of ViT-VQGAN.
     """
     return Run(
-        model=VitVqConfig(patch=8, codes=512, code_dim=32, width=96, depth=2, heads=4),
-        objective=ReconstructConfig(warm_steps=150),
+        model=VitVqConfig(patch=6, codes=512, code_dim=32, width=96, depth=1, heads=4),
+        objective=ReconstructConfig(warm_steps=100),
         augment=(Scale(), Flip()),
         evaluation=(Scale(),),
         fit=FitConfig(
-            epochs=3,
-            batch=32,
-            evaluate_every=1,
+            epochs=0,
+            steps=460,
+            batch=12,
+            evaluate_every=0,
             optim=OptimConfig(lr=1e-3, weight_decay=0.01, clip=1.0),
-            schedule=ScheduleConfig(warmup_epochs=0.2),
+            schedule=ScheduleConfig(warmup_steps=50),
         ),
     )
 
 
 def _vit(stem: StemConfig) -> VitConfig:
-    return VitConfig(width=128, depth=4, heads=4, pool="mean", stem=stem)
+    return VitConfig(width=128, depth=3, heads=4, pool="mean", stem=stem)
 
 
 def _fit() -> FitConfig:
     return FitConfig(
-        epochs=5,
+        epochs=0,
+        steps=435,
         batch=64,
-        evaluate_every=1,
         optim=OptimConfig(lr=1e-3, weight_decay=0.05, clip=1.0),
-        schedule=ScheduleConfig(warmup_epochs=0.5),
+        schedule=ScheduleConfig(warmup_steps=40),
     )
 
 
@@ -56,7 +57,7 @@ def demo_token() -> Run:
     return Run(
         model=_vit(TokenStemConfig()),
         objective=ClassifyConfig(smoothing=0.1),
-        augment=(Embed(standardise=True), RandomResizedCrop(size=(12, 12), area=(0.35, 1.0))),
+        augment=(Embed(standardise=True), RandomResizedCrop(size=(16, 16), area=(0.35, 1.0))),
         evaluation=(Embed(standardise=True),),
         fit=_fit(),
     )
@@ -69,7 +70,7 @@ def demo_pixel() -> Run:
     Paper: none, the control of `demo_token`.
     """
     return Run(
-        model=_vit(PatchStemConfig(patch=16)),
+        model=_vit(PatchStemConfig(patch=12)),
         objective=ClassifyConfig(smoothing=0.1),
         augment=(Normalise(), RandomResizedCrop(size=(96, 96), area=(0.35, 1.0))),
         evaluation=(Normalise(),),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import NullFormatter
 
 BLUE, ORANGE, GREEN, RED, GREY = "#2f6db5", "#d9822b", "#2e8b57", "#c23b3b", "#5b6570"
 COLOURS = (ORANGE, BLUE, GREEN, RED)
@@ -126,7 +127,8 @@ def trade(points: Mapping[str, tuple[float, float]]) -> bytes:
                       textcoords="offset points", ha="center", va="top", fontsize=9)  # fmt: skip
     sizes = [size for size, _ in points.values()]
     axes.set_xscale("log")
-    axes.set(xlim=(min(sizes) / 3, max(sizes) * 3), ylim=(0, 105))
+    axes.xaxis.set_minor_formatter(NullFormatter())  # they would stand on each other
+    axes.set(xlim=(min(sizes) / 4, max(sizes) * 4), ylim=(0, 105))
     axes.set(xlabel="bytes per training image (log)", ylabel="validation accuracy (%)")
     _plain(axes)
     return _png(figure)

@@ -97,7 +97,7 @@ class _Fit:
             self.wrapped = DistributedDataParallel(self.objective)
         pin = world.device.type == "cuda"
         self.loader = Loader(job.source, config.batch, config.seed, world.rank, world.size, pin=pin)
-        self.total = config.epochs * self.loader.steps
+        self.total = config.total_steps(len(job.source))
         self.pending: list[tuple[int, dict[str, Tensor]]] = []  # steps whose numbers are still on the device
         self.streak = 0
         self.metrics: dict[str, float] = {}
@@ -156,7 +156,7 @@ class _Fit:
 
     def _set_rate(self, step: int) -> float:
         schedule = self.config.schedule
-        warmup = schedule.warmup_epochs / self.config.epochs
+        warmup = (schedule.warmup_epochs * self.loader.steps + schedule.warmup_steps) / self.total
         # the middle of the step: neither the first nor the last one has a rate of zero
         factor = schedule.factor((step + 0.5) / self.total, warmup)
         for group in self.optimiser.param_groups:

@@ -26,11 +26,12 @@ class ScheduleConfig:
 
     name: Literal["cosine", "constant", "polynomial"] = "cosine"
     warmup_epochs: float = 0.0
+    warmup_steps: int = 0  # in addition
     floor: float = 0.0  # of the highest rate, reached at the end
     power: float = 1.0  # polynomial only
 
     def factor(self, progress: float, warmup: float) -> float:
-        """Share of the highest rate at a step: progress and warm-up in epochs of the whole, both in [0, 1]."""
+        """Share of the highest rate: progress and warm-up as shares of the whole run."""
         if progress < warmup:
             return progress / warmup
         if self.name == "constant":
@@ -44,7 +45,8 @@ class ScheduleConfig:
 class FitConfig:
     """How long, how large, how often."""
 
-    epochs: int = 10
+    epochs: int = 10  # of the whole run; 0: `steps` decides
+    steps: int = 0  # of the whole run; 0: `epochs` decides
     batch: int = 64  # over all processes and accumulated parts
     accumulate: int = 1  # parts a batch is split into
     seed: int = 0
@@ -58,8 +60,14 @@ class FitConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
 
+    def total_steps(self, samples: int) -> int:
+        """Steps of the whole run on a data set."""
+        return self.steps or self.epochs * (samples // self.batch)
+
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "accumulate", "keep", "log_every", "patience"):
+        if (self.epochs > 0) == (self.steps > 0):
+            raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: one of them must be 0")
+        for name in ("batch", "accumulate", "keep", "log_every", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1")
         if self.batch % self.accumulate:
