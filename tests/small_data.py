@@ -33,6 +33,6 @@ def write_store(path: Path, count: int = 48, classes: int = 3, seed: int = 0) ->
     ids = rng.integers(0, CODES, (count, *GRID))
     favoured = rng.random((count, *GRID)) < 0.5
     ids = np.where(favoured, labels[:, None, None] * 2, ids)
-    with StoreWriter(path, codebook, [f"class{i}" for i in range(classes)], shard_images=20) as writer:
+    with StoreWriter(path, codebook, [f"class{i}" for i in range(classes)], codec="packed", shard_images=20) as writer:
         writer.add(ids, labels, [f"{i}.png" for i in range(count)])
     return path

@@ -227,7 +227,7 @@ def test_damaged_stores(store: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "00001.tiles" in fails(
         capsys, 5, "train", "demo_token", *SMALL_VIT, "--data", store, "--out", tmp_path / "r"
     )
-    shard.write_bytes(whole[:100] + bytes([whole[100] ^ 4]) + whole[101:])
+    shard.write_bytes(whole[:105] + bytes([whole[105] ^ 4]) + whole[106:])
     assert run("verify", store, "--json") == 5
     problems = json.loads(capsys.readouterr().out)["problems"]
     assert any("record 2 of shard 00001.tiles" in problem for problem in problems)

@@ -33,7 +33,9 @@ def contents() -> SimpleNamespace:
 def written(tmp_path_factory: pytest.TempPathFactory, contents: SimpleNamespace) -> Path:
     """The contents as a store of shards with 3, 3 and 1 images; not to be changed."""
     path = tmp_path_factory.mktemp("written") / "tiny.tok"
-    with StoreWriter(path, contents.codebook, contents.classes, licence="none", shard_images=3) as writer:
+    with StoreWriter(
+        path, contents.codebook, contents.classes, licence="none", codec="packed", shard_images=3
+    ) as writer:
         writer.add(contents.ids, contents.labels, contents.keys)
     return path
 

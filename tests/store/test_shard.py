@@ -19,12 +19,13 @@ GOLDEN = (
     "02000000"  # 2 records
     "0300000000000000"  # first image 3
     "0400000000000000"  # 4 bytes of records
-    "5c117778"  # CRC32C of the 32 bytes above
+    "02000000"  # sizes take 2 bytes
+    "7d2a32d3"  # CRC32C of the 36 bytes above
     "cd05"  # record 0
     "000e"  # record 1
-    "0200000002000000"  # their sizes
+    "02000200"  # their sizes
     "20657800f5c8195d"  # their CRC32Cs
-    "b36fdf27"  # CRC32C of the 16 bytes of sizes and CRC32Cs
+    "b2ac7b3c"  # CRC32C of the 12 bytes of sizes and CRC32Cs
 )
 RECORDS, SIZES, FIRST = bytes.fromhex("cd05000e"), np.array([2, 2]), 3
 
@@ -47,10 +48,12 @@ def build(
     sizes: tuple[int, ...] = (2, 2),
     count: int = 2,
     data_bytes: int = 4,
+    width: int = 2,
 ) -> bytes:
     """A shard put together by hand, as docs/format.md tells; any part can be wrong with right checksums."""
-    head = magic + struct.pack("<IIQQ", version, count, first, data_bytes)
-    index = struct.pack(f"<{len(sizes)}I", *sizes) + b"".join(struct.pack("<I", slow_crc32c(r)) for r in records)
+    head = magic + struct.pack("<IIQQI", version, count, first, data_bytes, width)
+    letter = {2: "H", 4: "I"}.get(width, "H")
+    index = struct.pack(f"<{len(sizes)}{letter}", *sizes) + b"".join(struct.pack("<I", slow_crc32c(r)) for r in records)
     parts = [head, struct.pack("<I", slow_crc32c(head)), *records, index, struct.pack("<I", slow_crc32c(index))]
     return b"".join(parts)
 
@@ -69,7 +72,7 @@ def test_golden_bytes(tmp_path: Path) -> None:
 
 def test_golden_bytes_of_the_writer(tmp_path: Path) -> None:
     ids = np.array([[[1, 1], [1, 1]]] * 3 + [[[5, 1], [7, 2]], [[0, 0], [0, 7]]])
-    with StoreWriter(tmp_path / "out.tok", np.zeros((8, 1)), ["a"], shard_images=3) as writer:
+    with StoreWriter(tmp_path / "out.tok", np.zeros((8, 1)), ["a"], codec="packed", shard_images=3) as writer:
         writer.add(ids, [0] * 5, list("abcde"))
     assert (tmp_path / "out.tok/shards/00001.tiles").read_bytes().hex() == GOLDEN
 
@@ -104,17 +107,18 @@ def test_records_of_many_sizes_read_back(tmp_path: Path) -> None:
         (build(data_bytes=2**31 + 1), "shard name.tiles is not the one the manifest names"),
         (build(data_bytes=2**64 - 1), "shard name.tiles is not the one the manifest names"),
         (build(sizes=(2, 3)), "the index of shard name.tiles does not add up"),
-        (build(sizes=(2**32 - 1, 5)), "the index of shard name.tiles does not add up"),
+        (build(width=3), "shard name.tiles has 60 bytes, not what its header says"),
+        (build(sizes=(2**32 - 1, 5), width=4), "the index of shard name.tiles does not add up"),
         (build() + b"\0", "shard name.tiles has 61 bytes, not what its header says"),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_wrong_shard_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     with pytest.raises(DamageError, match=message):
         opened(tmp_path / "name.tiles", data)
 
 
-@pytest.mark.parametrize("place", [12, 20, 32, 35])
+@pytest.mark.parametrize("place", [12, 20, 32, 36, 39])
 def test_damaged_header_is_refused(tmp_path: Path, place: int) -> None:
     data = bytearray(build())
     data[place] ^= 1
@@ -122,7 +126,7 @@ def test_damaged_header_is_refused(tmp_path: Path, place: int) -> None:
         opened(tmp_path / "name.tiles", bytes(data))
 
 
-@pytest.mark.parametrize("place", [40, 48, 56, 59])
+@pytest.mark.parametrize("place", [44, 48, 56, 59])
 def test_damaged_index_is_refused(tmp_path: Path, place: int) -> None:
     data = bytearray(build())
     data[place] ^= 1
@@ -132,7 +136,7 @@ def test_damaged_index_is_refused(tmp_path: Path, place: int) -> None:
 
 def test_damaged_record_is_refused_and_the_other_one_is_not(tmp_path: Path) -> None:
     data = bytearray(build())
-    data[38] ^= 128  # in record 1
+    data[42] ^= 128  # in record 1
     shard = opened(tmp_path / "name.tiles", bytes(data))
     shard.check(np.array([0]))
     with pytest.raises(DamageError, match=r"record 1 of shard name\.tiles is damaged"):

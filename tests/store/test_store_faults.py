@@ -187,8 +187,8 @@ def test_extra_file_is_found_by_verify(tiny: Path, name: str) -> None:
 
 def test_verify_names_every_damaged_record(tiny: Path) -> None:
     data = bytearray((tiny / SHARDS[0]).read_bytes())
-    data[36] ^= 1  # 36 bytes of header, then records of 3 bytes
-    data[36 + 6] ^= 1
+    data[40] ^= 1  # 40 bytes of header, then records of 3 bytes
+    data[40 + 6] ^= 1
     put(tiny / SHARDS[0], bytes(data))
     assert complaints(tiny) == [
         "shards/00000.tiles differs from its hash in the manifest",
@@ -200,7 +200,7 @@ def test_verify_names_every_damaged_record(tiny: Path) -> None:
 def test_verify_goes_on_after_a_damaged_shard(tiny: Path) -> None:
     put(tiny / SHARDS[0], b"")
     data = bytearray((tiny / SHARDS[2]).read_bytes())
-    data[36] ^= 1
+    data[40] ^= 1
     put(tiny / SHARDS[2], bytes(data))
     problems = complaints(tiny)
     assert "record 0 of shard 00002.tiles is damaged" in problems

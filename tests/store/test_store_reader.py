@@ -169,7 +169,7 @@ def test_only_needed_shards_are_opened(tiny: Path, contents: SimpleNamespace) ->
 def test_a_damaged_record_leaves_the_others_readable(tiny: Path, contents: SimpleNamespace) -> None:
     path = tiny / "shards/00000.tiles"
     data = bytearray(path.read_bytes())
-    data[36 + 3] ^= 4  # 36 bytes of header, records of 6 x 4 bits = 3 bytes
+    data[40 + 3] ^= 4  # 40 bytes of header, records of 6 x 4 bits = 3 bytes
     path.write_bytes(data)
     store = Store(tiny)
     np.testing.assert_array_equal(store.batch(np.array([0, 2])), contents.ids[[0, 2]])

@@ -16,6 +16,7 @@ def tokenize(
     like: OptionalPath = None,
     max_broken: float = 0.05,
     licence: str = "",
+    codec: str = "auto",
     device: Device = "auto",
     dry_run: DryRun = False,
     json: Json = False,
@@ -32,6 +33,7 @@ def tokenize(
         like: A store whose classes this one takes over: for validation sets.
         max_broken: Share of unreadable images above which nothing is written.
         licence: Note on the terms of the images, kept in the store.
+        codec: packed, rans, rans-context, or auto for the smallest of them.
     """
     from time import monotonic
 
@@ -41,7 +43,7 @@ def tokenize(
     from tilework.core.errors import InputError, OutputError
     from tilework.core.files import write_json
     from tilework.data import ImageFolder, ImageSource
-    from tilework.store import Packed, Store
+    from tilework.store import Packed, Store, codecs
     from tilework.tokenizers import load_tokenizer
     from tilework.tokenizers.tokenize import tokenize as run
     from tilework.train.log import Bar
@@ -49,6 +51,8 @@ def tokenize(
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
     place = pick_device(device)
+    if codec != "auto":
+        codecs[codec]  # an unknown name is refused before any work
     model, card = load_tokenizer(tokenizer)
     reference = Store(like) if like else None
     if reference is not None and reference.manifest.tokenizer.get("sha256") != card.sha256:
@@ -81,7 +85,7 @@ def tokenize(
     begun = monotonic()
     try:
         source = ImageSource.load(images, card.size, classes, max_broken, progress("read"))
-        run(source, model, card, out, place, licence, progress=progress("tokenize"))
+        run(source, model, card, out, place, licence, codec, progress=progress("tokenize"))
     finally:
         bar.close()
     if source.broken:
@@ -92,6 +96,7 @@ def tokenize(
             "store": str(out),
             "images": len(store),
             "quarantined": len(source.broken),
+            "codec": store.manifest.codec,
             "bytes_per_image": sum(store.sizes.values()) / len(store),
             "images_per_s": len(store) / (monotonic() - begun),
         },

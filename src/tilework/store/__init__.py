@@ -1,8 +1,11 @@
 """Token stores: a directory of checksummed shards with a manifest. numpy only, usable without torch."""
 
+from tilework.store.choose import choose_codec
 from tilework.store.codec import Codec, codecs
 from tilework.store.packed import Packed
+from tilework.store.rans import Rans
+from tilework.store.rans_context import RansContext
 from tilework.store.reader import Store
 from tilework.store.writer import StoreWriter
 
-__all__ = ["Codec", "Packed", "Store", "StoreWriter", "codecs"]
+__all__ = ["Codec", "Packed", "Rans", "RansContext", "Store", "StoreWriter", "choose_codec", "codecs"]

@@ -40,10 +40,10 @@ class Codec(Protocol):
 class CodecFamily(Protocol):
     """A class of codecs: fitted to a data set, or loaded from its tables."""
 
-    def fit(self, ids: np.ndarray, vocabulary: int) -> Codec:
-        """A codec for data like ids: (B, T)."""
+    def fit(self, ids: np.ndarray, vocabulary: int, columns: int) -> Codec:
+        """A codec for data like ids: (B, T), rows of `columns` codes."""
 
-    def load(self, tables: dict[str, np.ndarray], length: int, vocabulary: int) -> Codec:
+    def load(self, tables: dict[str, np.ndarray], length: int, vocabulary: int, columns: int) -> Codec:
         """The codec that wrote a store."""
 
 

@@ -21,12 +21,12 @@ class Packed:
         self.size = -(-length * self.bits // 8)  # bytes of a record
 
     @staticmethod
-    def fit(ids: np.ndarray, vocabulary: int) -> Packed:
+    def fit(ids: np.ndarray, vocabulary: int, columns: int = 1) -> Packed:
         """Nothing to learn."""
         return Packed(ids.shape[1], vocabulary)
 
     @staticmethod
-    def load(tables: dict[str, np.ndarray], length: int, vocabulary: int) -> Packed:
+    def load(tables: dict[str, np.ndarray], length: int, vocabulary: int, columns: int = 1) -> Packed:
         """Nothing to load."""
         return Packed(length, vocabulary)
 

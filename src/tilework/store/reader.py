@@ -36,7 +36,7 @@ class Store:
         self._shards: dict[int, Shard] = {}
         length = self.grid[0] * self.grid[1]
         tables = self._checked("tables.safetensors", load) if "tables.safetensors" in self.manifest.files else {}
-        self._codec = codecs[self.manifest.codec].load(tables, length, self.vocabulary)
+        self._codec = codecs[self.manifest.codec].load(tables, length, self.vocabulary, self.grid[1])
 
     def __len__(self) -> int:
         return self.manifest.images
@@ -94,8 +94,8 @@ class Store:
         """Bytes of each part of the store."""
         parts = {"tokens": 0, "codebook": 0, "columns": 0, "manifest": (self.path / NAME).stat().st_size}
         for name, file in self.manifest.files.items():
-            kind = {"shards": "tokens", "columns": "columns"}.get(name.split("/")[0], "codebook")
-            parts[kind] += file.bytes
+            kind = {"shards": "tokens", "tables.safetensors": "tokens", "columns": "columns"}.get(name.split("/")[0])
+            parts[kind or "codebook"] += file.bytes
         return parts
 
     def histogram(self) -> np.ndarray:

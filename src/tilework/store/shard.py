@@ -13,7 +13,7 @@ from tilework.core.files import crc32c, write
 
 MAGIC = b"TILESHRD"
 VERSION = 1
-HEADER = struct.Struct("<8sIIQQI")  # magic, version, records, first image, bytes of records; then CRC of these
+HEADER = struct.Struct("<8sIIQQII")  # magic, version, records, first image, bytes of records, width; CRC of these
 LARGEST_RECORDS = 1 << 20
 LARGEST_BYTES = 1 << 31
 
@@ -24,8 +24,9 @@ def write_shard(path: Path, records: bytes, sizes: np.ndarray, first: int) -> No
         raise InputError(f"{len(sizes)} records of {len(records)} bytes for one shard", "choose fewer images per shard")
     ends = np.cumsum(sizes)
     crcs = [crc32c(records[end - size : end]) for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
-    index = sizes.astype("<u4").tobytes() + np.array(crcs, "<u4").tobytes()
-    head = HEADER.pack(MAGIC, VERSION, len(sizes), first, len(records), 0)[:-4]
+    width = 2 if sizes.max(initial=0) < 1 << 16 else 4  # bytes of a size in the index
+    index = sizes.astype(f"<u{width}").tobytes() + np.array(crcs, "<u4").tobytes()
+    head = HEADER.pack(MAGIC, VERSION, len(sizes), first, len(records), width, 0)[:-4]
     write(path, head + struct.pack("<I", crc32c(head)) + records + index + struct.pack("<I", crc32c(index)))
 
 
@@ -40,22 +41,23 @@ class Shard:
         except (OSError, ValueError) as error:
             raise DamageError(f"shard {path.name} cannot be opened", f"restore it ({error})") from error
         self.data = np.frombuffer(self._map, np.uint8)
-        size = self._check_header(first, records)
+        size, width = self._check_header(first, records)
         index = bytes(self._map[HEADER.size + size : -4])
         if struct.unpack("<I", self._map[-4:])[0] != crc32c(index):
             raise DamageError(f"the index of shard {path.name} is damaged", "restore the shard")
-        self.sizes = np.frombuffer(index, "<u4", records).astype(np.int64)
-        self.crcs = np.frombuffer(index, "<u4", records, offset=4 * records)
+        self.sizes = np.frombuffer(index, f"<u{width}", records).astype(np.int64)
+        self.crcs = np.frombuffer(index, "<u4", records, offset=width * records)
         if self.sizes.sum() != size:
             raise DamageError(f"the index of shard {path.name} does not add up", "restore the shard")
         self.starts = HEADER.size + np.cumsum(self.sizes) - self.sizes
 
-    def _check_header(self, first: int, records: int) -> int:
+    def _check_header(self, first: int, records: int) -> tuple[int, int]:
+        """Bytes of all records, and of each size in the index."""
         name = self.path.name
         if len(self._map) < HEADER.size + 4:
             raise DamageError(f"shard {name} is cut short ({len(self._map)} bytes)", "restore it")
         head = bytes(self._map[: HEADER.size])
-        magic, version, count, start, size, crc = HEADER.unpack(head)
+        magic, version, count, start, size, width, crc = HEADER.unpack(head)
         if magic != MAGIC:
             raise DamageError(f"{name} is not a shard", "restore it")
         if version != VERSION:
@@ -64,9 +66,9 @@ class Shard:
             raise DamageError(f"the header of shard {name} is damaged", "restore the shard")
         if (start, count) != (first, records) or count > LARGEST_RECORDS or size > LARGEST_BYTES:
             raise DamageError(f"shard {name} is not the one the manifest names", "restore it")
-        if len(self._map) != HEADER.size + size + 8 * records + 4:
+        if width not in (2, 4) or len(self._map) != HEADER.size + size + (width + 4) * records + 4:
             raise DamageError(f"shard {name} has {len(self._map)} bytes, not what its header says", "restore it")
-        return int(size)
+        return int(size), int(width)
 
     def check(self, local: np.ndarray) -> None:
         """Compare the CRC of records with the index. local: (B,) places in this shard."""

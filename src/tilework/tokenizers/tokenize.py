@@ -23,6 +23,7 @@ def tokenize(
     out: Path,
     device: torch.device,
     licence: str = "",
+    codec: str = "auto",
     batch: int = 64,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
@@ -32,6 +33,7 @@ def tokenize(
         out,
         tokenizer.codebook.cpu().numpy(),
         source.classes,
+        codec=codec,
         tokenizer={"name": card.name, "sha256": card.sha256},
         preprocessing=card.preprocessing,
         licence=licence,

@@ -1,0 +1,40 @@
+"""The codec of a data set, found by measuring: fewest bytes in all, tables counted.
+
+N images in all | B images of the sample | T tokens per image
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilework.core.errors import InputError
+from tilework.store.codec import Codec, codecs
+
+SAMPLE_TOKENS = 1 << 22
+FAST = ("packed", "rans", "rans-context")  # what "auto" chooses from: all decode faster than a model can eat
+
+
+def choose_codec(name: str, ids: np.ndarray, vocabulary: int, columns: int) -> tuple[str, Codec]:
+    """The codec named, or the smallest of the fast ones for "auto", fitted to a sample. ids: (N, T)."""
+    names: Sequence[str] = FAST if name == "auto" else (name,)
+    sample = ids[:: -(-ids.size // SAMPLE_TOKENS)]  # evenly spread: images often come sorted by class
+    fitted: dict[str, Codec] = {}
+    for one in names:
+        try:
+            fitted[one] = codecs[one].fit(sample.astype(np.int32), vocabulary, columns)
+        except InputError:  # not for this vocabulary
+            if name != "auto":
+                raise
+    if len(fitted) == 1:
+        return next(iter(fitted.items()))
+    # sizes are measured on images that need not be in the sample
+    judge = ids[:: max(1, len(ids) // 4096)].astype(np.int32)
+    return min(fitted.items(), key=lambda entry: _bytes(entry[1], judge, len(ids)))
+
+
+def _bytes(codec: Codec, judge: np.ndarray, images: int) -> float:
+    """Bytes of all images, judged by some, and of the tables."""
+    _, sizes = codec.encode(judge)
+    return float(sizes.mean()) * images + sum(table.nbytes for table in codec.tables().values())

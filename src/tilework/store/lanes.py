@@ -1,0 +1,101 @@
+"""Range asymmetric numeral systems over lanes (Duda, 2013): every image is a stream of its own, all advance together.
+
+A lane's state x stays in [2^16, 2^32); it moves 16 bits at a time to or from the lane's words. Frequencies of a step
+sum to 2^precision. Encoding runs backwards, so that decoding reads words forwards. All arithmetic is on unsigned 32-bit
+integers: the same bytes on every machine. A record is the final state (4 bytes) and the words, all little-endian.
+
+B lanes | T steps
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilework.core.errors import DamageError
+
+LOW = np.uint32(1 << 16)
+_SIXTEEN = np.uint32(16)
+
+
+def quantise(counts: np.ndarray, precision: int) -> np.ndarray:
+    """Frequencies that sum to 2^precision with at least 1 for every symbol, by largest remainder.
+
+    counts: (..., K) non-negative integers; returns (..., K) uint32.
+    """
+    symbols = counts.shape[-1]
+    spare = (1 << precision) - symbols
+    if spare < 0:
+        raise ValueError(f"{symbols} symbols do not fit 2^{precision} slots")
+    flat = counts.reshape(-1, symbols).astype(np.int64)
+    total = np.maximum(1, flat.sum(1, keepdims=True))
+    whole, part = np.divmod(flat * spare, total)
+    left = spare - whole.sum(1)  # of each row, still to be given away
+    rank = np.argsort(np.argsort(-part, axis=1, kind="stable"), axis=1, kind="stable")
+    given, rest = np.divmod(left, symbols)  # a row without counts gives to all alike
+    frequencies = 1 + whole + given[:, None] + (rank < rest[:, None])
+    return frequencies.reshape(counts.shape).astype(np.uint32)
+
+
+def starts_of(frequencies: np.ndarray) -> np.ndarray:
+    """First slot of each symbol. (..., K) to (..., K) uint32."""
+    return (np.cumsum(frequencies, axis=-1) - frequencies).astype(np.uint32)
+
+
+def encode_lanes(frequency: np.ndarray, start: np.ndarray, precision: int) -> tuple[bytes, np.ndarray]:
+    """Records of all lanes, one after another, and their sizes. frequency, start: (T, B) uint32 of each symbol."""
+    steps, lanes = frequency.shape
+    words = np.empty((lanes, steps + 2), "<u2")
+    flat = words.reshape(-1)
+    end = np.arange(1, lanes + 1) * (steps + 2)  # one past the first word of each lane, from the back
+    x = np.full(lanes, LOW)
+    shift = np.uint32(precision)
+    full = np.uint32(32 - precision)
+    for step in range(steps - 1, -1, -1):
+        f = frequency[step]
+        over = np.flatnonzero((x >> full) >= f)  # these lanes would overflow
+        if len(over):
+            end[over] -= 1
+            flat[end[over]] = x[over] & np.uint32(0xFFFF)
+            x[over] >>= _SIXTEEN
+        whole = x // f
+        x = (whole << shift) + (x - whole * f) + start[step]
+    flat[end - 1] = x >> _SIXTEEN
+    flat[end - 2] = x & np.uint32(0xFFFF)
+    first = end - 2 - np.arange(lanes) * (steps + 2)
+    return words[np.arange(steps + 2) >= first[:, None]].tobytes(), 2 * (steps + 2 - first)
+
+
+class LaneDecoder:
+    """Any set of records, decoded together: `slot`, look the symbol up, `advance`; `finish` checks the end."""
+
+    def __init__(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, precision: int) -> None:
+        if len(sizes) and (sizes.min() < 4 or (sizes & 1).any()):
+            raise DamageError("a record is too short for its stream", "restore the shard")
+        width = int(sizes.max(initial=4))
+        place = starts[:, None] + np.arange(width)
+        records = data.take(place, mode="clip")  # (B, width) bytes; what lies behind a record is never used
+        words = records.view("<u2").astype(np.uint32)
+        self._words = words.reshape(-1)
+        self._at = np.arange(len(starts)) * (width // 2) + 2
+        self._end = self._at - 2 + sizes // 2
+        self._shift, self._mask = np.uint32(precision), np.uint32((1 << precision) - 1)
+        self.x = words[:, 0] | words[:, 1] << _SIXTEEN if len(starts) else np.empty(0, np.uint32)
+
+    def slot(self) -> np.ndarray:
+        """Where each lane stands among the 2^precision slots, (B,) uint32."""
+        return self.x & self._mask
+
+    def advance(self, frequency: np.ndarray, offset: np.ndarray) -> None:
+        """Leave a symbol behind. frequency: (B,) of it; offset: (B,) slot minus its first slot."""
+        x = frequency * (self.x >> self._shift) + offset
+        short = np.flatnonzero(x < LOW)
+        if len(short):
+            at = self._at[short]
+            x[short] = x[short] << _SIXTEEN | self._words.take(at, mode="clip")
+            self._at[short] = at + 1
+        self.x = x
+
+    def finish(self) -> None:
+        """Every lane must end where encoding began, with no word left."""
+        if (self.x != LOW).any() or (self._at != self._end).any():
+            raise DamageError("a record does not decode to its end", "restore the shard")
