@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilework.core.errors import DamageError, InputError
-from tilework.store import Packed, Rans, RansContext, choose_codec, codecs
+from tilework.store import Packed, Pairwise, Rans, RansContext, choose_codec, codecs
 from tilework.store.codec import Codec
 from tilework.store.lanes import encode_lanes, quantise, starts_of
 
-ROUND_TRIP = ["packed", "rans", "rans-context"]
+ROUND_TRIP = ["packed", "rans", "rans-context", "pairwise"]
 
 
 def split(codec: Codec, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -45,10 +45,10 @@ def tokens(draw: st.DrawFn, largest: int) -> tuple[np.ndarray, int, int]:
 
 
 @pytest.mark.parametrize("name", ROUND_TRIP)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_round_trip(name: str, data: st.DataObject) -> None:
-    ids, vocabulary, columns = data.draw(tokens(300 if name == "rans-context" else 1 << 20))
+    ids, vocabulary, columns = data.draw(tokens({"rans-context": 300, "pairwise": 60}.get(name, 1 << 20)))
     sample = ids[: data.draw(st.integers(1, len(ids)))]  # the rest may hold codes the sample never saw
     codec = reopened(name, codecs[name].fit(sample, vocabulary, columns), ids.shape[1], vocabulary, columns)
     bytes_, starts, sizes = split(codec, ids)
@@ -107,6 +107,8 @@ def test_too_many_symbols_are_refused() -> None:
         quantise(np.ones(5000), 12)
     with pytest.raises(InputError, match="use codec 'rans'"):
         RansContext.fit(np.zeros((2, 4), int), 5000, 2)
+    with pytest.raises(InputError, match="use codec 'rans'"):
+        Pairwise.fit(np.zeros((2, 4), int), 9000, 2)
 
 
 def entropy_bytes(ids: np.ndarray) -> float:
@@ -142,6 +144,26 @@ def test_neighbours_help_where_they_tell_something() -> None:
     assert context < 0.8 * plain
 
 
+def test_exact_neighbours_help_more_than_clusters() -> None:
+    ids = neighbourly()
+    context, pairwise = (c.encode(ids)[1].mean() for c in (RansContext.fit(ids, 40, 12), Pairwise.fit(ids, 40, 12)))
+    assert pairwise < 0.95 * context
+
+
+def test_pairwise_slots_are_a_partition_near_the_softmax() -> None:
+    codec = Pairwise.fit(neighbourly(), 40, 12)
+    rng = np.random.default_rng(0)
+    around = [rng.integers(0, 41, 200) for _ in range(4)]
+    ends = codec._ends(around).astype(np.int64)
+    frequencies = np.diff(ends, axis=1, prepend=0)
+    assert (ends[:, -1] == 1 << 16).all()
+    assert frequencies.min() >= 1
+    score = sum(codec.u[i].astype(float)[around[i]] for i in range(4)) @ codec.v.astype(float).T + codec.bias
+    softmax = np.exp((score - score.max(1, keepdims=True)) / (64 << codec.shift))
+    softmax /= softmax.sum(1, keepdims=True)
+    assert np.abs(frequencies / (1 << 16) - softmax).max() < 0.01
+
+
 def test_the_choice_is_the_smallest_with_tables_counted() -> None:
     rng = np.random.default_rng(0)
     assert choose_codec("auto", neighbourly(), 40, 12)[0] == "rans-context"
@@ -153,14 +175,14 @@ def test_the_choice_is_the_smallest_with_tables_counted() -> None:
         choose_codec("rans-context", np.zeros((2, 4), int), 1 << 16, 2)
 
 
-@pytest.mark.parametrize("name", ["rans", "rans-context"])
+@pytest.mark.parametrize("name", ["rans", "rans-context", "pairwise"])
 def test_a_code_outside_the_vocabulary_is_refused_with_its_position(name: str) -> None:
     codec = codecs[name].fit(np.zeros((3, 4), int), 5, 2)
     with pytest.raises(InputError, match=r"code 5 at place 3 of image 1 is outside 0\.\.4"):
         codec.encode(np.array([[0, 0, 0, 0], [0, 0, 0, 5]]))
 
 
-@pytest.mark.parametrize("name", ["rans", "rans-context"])
+@pytest.mark.parametrize("name", ["rans", "rans-context", "pairwise"])
 def test_hostile_records_give_our_own_error_or_codes_of_the_vocabulary(name: str) -> None:
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 30, (8, 64))
@@ -181,6 +203,22 @@ def test_hostile_records_give_our_own_error_or_codes_of_the_vocabulary(name: str
         codec.decode(bytes_, starts, sizes - 2)
     with pytest.raises(DamageError, match="too short"):
         codec.decode(bytes_, starts, np.full(8, 2))
+
+
+def test_hostile_pairwise_tables_are_refused() -> None:
+    tables = Pairwise.fit(neighbourly(40), 40, 12).tables()
+    wide = np.zeros((4, 41, 65), np.int8)
+    for wrong in (
+        {},
+        {**tables, "u": tables["u"][:3]},
+        {**tables, "v": tables["v"].astype(np.int16)},
+        {**tables, "u": wide, "v": np.zeros((40, 65), np.int8)},
+        {**tables, "bias": tables["bias"] + np.int32(1 << 23)},
+        {**tables, "shift": np.array([40], np.int32)},
+        {**tables, "table": np.zeros_like(tables["table"])},
+    ):
+        with pytest.raises(DamageError, match="malformed"):
+            Pairwise.load(wrong, 144, 40, 12)
 
 
 @pytest.mark.parametrize("name", ["rans", "rans-context"])

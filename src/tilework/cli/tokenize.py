@@ -33,7 +33,7 @@ def tokenize(
         like: A store whose classes this one takes over: for validation sets.
         max_broken: Share of unreadable images above which nothing is written.
         licence: Note on the terms of the images, kept in the store.
-        codec: packed, rans, rans-context, or auto for the smallest of them.
+        codec: packed, rans, rans-context, or auto for the smallest of them; pairwise for archives (smaller, slower).
     """
     from time import monotonic
 

@@ -3,9 +3,10 @@
 from tilework.store.choose import choose_codec
 from tilework.store.codec import Codec, codecs
 from tilework.store.packed import Packed
+from tilework.store.pairwise import Pairwise
 from tilework.store.rans import Rans
 from tilework.store.rans_context import RansContext
 from tilework.store.reader import Store
 from tilework.store.writer import StoreWriter
 
-__all__ = ["Codec", "Packed", "Rans", "RansContext", "Store", "StoreWriter", "choose_codec", "codecs"]
+__all__ = ["Codec", "Packed", "Pairwise", "Rans", "RansContext", "Store", "StoreWriter", "choose_codec", "codecs"]
