@@ -30,6 +30,7 @@ format: .venv/dev.done
 
 # the stamps are newer than what they depend on as long as nothing changed: no reinstall
 .venv/base.done:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "the pinned versions need Python 3.11: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
 	touch $@
 

@@ -36,6 +36,10 @@ class Pairwise:
         self.shift, self.table = shift, table.astype(np.uint32)  # (EXPONENTIALS,)
         self.columns, self.length, self.vocabulary = columns, length, len(v)
         self._ones = np.arange(1, len(v) + 1, dtype=np.uint32)
+        one = np.zeros((4, len(v) + 1, 1), np.float32)
+        one[0] = 1  # a last channel that carries the bias through the product
+        self._u = np.concatenate([self.u, one], 2)  # (Q, K + 1, R + 1)
+        self._v = np.concatenate([self.v, self.bias[:, None]], 1).T  # (R + 1, K)
 
     @staticmethod
     def fit(ids: np.ndarray, vocabulary: int, columns: int) -> Pairwise:
@@ -85,11 +89,10 @@ class Pairwise:
 
     def _ends(self, neighbours: list[np.ndarray]) -> np.ndarray:
         """One past the last slot of every code. neighbours: Q of (P,); returns (P, K) uint32, the last 2^PRECISION."""
-        hidden = self.u[0].take(neighbours[0], 0)  # (P, R)
+        hidden = self._u[0].take(neighbours[0], 0)  # (P, R + 1)
         for i in range(1, 4):
-            hidden += self.u[i].take(neighbours[i], 0)
-        score = hidden @ self.v.T  # exact: whole numbers below 2^24
-        score += self.bias
+            hidden += self._u[i].take(neighbours[i], 0)
+        score = hidden @ self._v  # exact: whole numbers below 2^24
         np.subtract(score.max(1, keepdims=True), score, out=score)
         behind = score.astype(np.int32)
         behind >>= self.shift  # steps of 1 / STEPS_PER_NAT behind the best code
@@ -134,7 +137,7 @@ class Pairwise:
                 ids[step - columns + 1] if above and x < columns - 1 else outside,
             ]
             ends, slot = self._ends(around), lanes.slot()
-            ids[step] = (ends <= slot[:, None]).sum(1)
+            ids[step] = (ends > slot[:, None]).argmax(1)
             frequency, start = _at(ends, ids[step])
             lanes.advance(frequency, slot - start)
         lanes.finish()
