@@ -1,0 +1,87 @@
+"""Training as a process: told to stop it saves and says so; without its launcher it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+SETTINGS = "fit.batch=12 fit.epochs=0 fit.log_every=1 model.width=16 model.heads=2 model.depth=1 augment.1.size=[8,8]"
+
+
+def command(store: Path, out: Path, steps: int) -> list[str]:
+    settings = [*SETTINGS.split(), f"fit.steps={steps}"]
+    return ["-m", "tilework", "train", "demo_token", *settings, "--data", str(store), "--out", str(out)]
+
+
+def wait_for(happened: Callable[[], bool], seconds: float = 90) -> None:
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.1)
+
+
+def begun(out: Path) -> bool:
+    log = out / "log.jsonl"
+    return log.is_file() and len(log.read_text().splitlines()) > 3
+
+
+def test_sigterm_saves_and_exits_with_75_and_goes_on(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    running = subprocess.Popen([sys.executable, *command(store, out, 100_000)], stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: begun(out))
+    running.send_signal(signal.SIGTERM)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 75
+    assert said.splitlines()[-1].startswith("tilework: error: stopped after step")
+    assert "run it again" in said
+    saved = int((out / "checkpoints/latest").read_text().strip().removeprefix("step-"))
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert lines[-1]["step"] == saved
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == pid and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal for a dead parent is Linux's")
+def test_workers_end_when_their_launcher_is_killed(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments = [sys.executable, *launcher, *command(store, out, 100_000)]
+    running = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    workers: list[int] = []
+    try:
+        wait_for(lambda: begun(out))
+        workers = children_of(running.pid)
+        assert len(workers) >= 2
+        running.kill()
+        running.wait(timeout=10)
+        wait_for(lambda: not any(alive(worker) for worker in workers), 20)
+    finally:
+        for process in (running.pid, *workers):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
