@@ -81,6 +81,11 @@ def test_train_writes_everything_beside_the_run(store: Path, val_store: Path, tm
     assert evaluate_run(tmp_path / "run", val_store).top(1) == pytest.approx(result.metrics["top1"])
 
 
+def test_paths_may_be_plain_text(store: Path, val_store: Path, tmp_path: Path) -> None:
+    result = train(small(), str(store), str(val_store), str(tmp_path / "run"), quiet=True)
+    assert evaluate_run(str(tmp_path / "run"), str(val_store)).top(1) == pytest.approx(result.metrics["top1"])
+
+
 def test_evaluation_uses_averaged_weights(store: Path, val_store: Path, tmp_path: Path) -> None:
     run = replace(small(), fit=replace(small().fit, ema=0.5))
     result = train(run, store, val_store, tmp_path / "run", quiet=True)

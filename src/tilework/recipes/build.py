@@ -154,16 +154,17 @@ def _claim(out: Path, run: Run) -> None:
 
 def train(
     run: Run,
-    data: Path,
-    val: Path | None,
-    out: Path,
+    data: Path | str,
+    val: Path | str | None,
+    out: Path | str,
     device: str = "auto",
     title: str = "train",
     quiet: bool = False,
 ) -> Result:
     """Run a recipe on data, from the newest checkpoint in `out` if there is one, and write results.json."""
+    out = Path(out)
     with world(device) as place:
-        job = prepare(run, data, val, out, place, title, quiet)
+        job = prepare(run, Path(data), Path(val) if val else None, out, place, title, quiet)
         result = fit(job)
         if place.leads:
             write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
@@ -188,9 +189,11 @@ def load_run(path: Path) -> tuple[Run, DataSpec, nn.Module]:
     return run, spec, model
 
 
-def evaluate_run(path: Path, data: Path, tokenizer: Path | None = None, device: str = "auto") -> Classification:
+def evaluate_run(
+    path: Path | str, data: Path | str, tokenizer: Path | str | None = None, device: str = "auto"
+) -> Classification:
     """Accuracy and confusion of a trained run on a store or a folder; images are tokenized if the run needs it."""
-    place = pick_device(device)
+    place, path, data = pick_device(device), Path(path), Path(data)
     run, spec, model = load_run(path)
     if not isinstance(model, Model):
         raise InputError(f"{path} trained a {type(model).__name__}, not a classifier", "give a classifier's run")
@@ -200,7 +203,7 @@ def evaluate_run(path: Path, data: Path, tokenizer: Path | None = None, device: 
             raise InputError(f"{path} was trained on tokens, {data} holds images", "add --tokenizer, or tokenize them")
         with TemporaryDirectory() as folder:
             store = Path(folder) / "data.tok"
-            encoder, card = load_tokenizer(tokenizer)
+            encoder, card = load_tokenizer(Path(tokenizer))
             images = ImageSource.load(data, card.size, spec.classes, run.max_broken)
             tokenize(images, encoder, card, store, place)
             return _judge(run, spec, model, TokenSource(Store(store), spec.classes), place, str(tokenizer))
