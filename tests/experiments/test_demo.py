@@ -87,3 +87,10 @@ def test_split_needs_two_images_of_each_class(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has 1 image"):
         split_folder(tmp_path / "mine", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_tokens_reach_nine_tenths_of_the_pixel_accuracy(tmp_path: Path) -> None:
+    results = Demo(tmp_path / "out", quiet=True).run()
+    assert results["pixel"]["accuracy"] >= 0.7
+    assert results["token"]["accuracy"] >= 0.9 * results["pixel"]["accuracy"]
