@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.nn import functional as F
 
 from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError
@@ -68,7 +69,7 @@ class Reconstruct(Objective):
             return {"loss": mse + unused, "mse": mse.detach(), "perplexity": mse.new_zeros(())}
         self._tend_codes(features.detach().flatten(0, 2).float(), since)
         ids = self.model.nearest(features.detach())  # (B, h, w)
-        vectors = self.model.codebook[ids]
+        vectors = F.embedding(ids, self.model.codebook)  # the gradient of [ids] varies with the threads
         codebook = (vectors - features.detach()).square().sum(-1).mean()
         commitment = (vectors.detach() - features).square().sum(-1).mean()
         through = features + (vectors - features).detach()  # straight-through
