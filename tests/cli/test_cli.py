@@ -131,7 +131,7 @@ def test_help_is_quick_to_import_and_lists_the_exit_codes() -> None:
     code += "print([m for m in ('torch', 'numpy', 'matplotlib', 'PIL', 'yaml') if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.splitlines()[-1] == "[]"  # nothing heavy is imported
-    assert all(f"{number:>2}  {meaning}" in shown for number, meaning in EXIT_CODES.items())
+    assert all(f"{number:>3}  {meaning}" in shown for number, meaning in EXIT_CODES.items())
 
 
 def test_the_overview_says_what_the_commands_say() -> None:
@@ -174,6 +174,9 @@ def test_usage_error_is_two() -> None:
         (lambda root: (root / "empty").mkdir() or root / "empty", 3, "no class folders"),
         (lambda root: write_images(root / "one", classes=1), 3, "one class only"),
         (lambda root: (root / "a/b").mkdir(parents=True) or root / "a", 3, "holds no images"),
+        (lambda root: (root / "a.txt").write_text("no") and root / "a.txt", 3, "a.txt is a file"),
+        (lambda root: write_images(root / "p/train") and write_images(root / "p/val").parent, 3, "p/train"),
+        (lambda root: write_store(root / "x.tok"), 4, "takes pixels but gets ids"),
     ],
 )
 def test_data_that_cannot_be_used(
@@ -199,13 +202,14 @@ def test_wrong_recipe_key_value_and_name(store: Path, tmp_path: Path, capsys: py
     assert "did you mean 'demo_token'" in fails(capsys, 4, "train", "demo_tokn", *rest)
     assert "did you mean 'width'" in fails(capsys, 4, "train", "demo_token", "model.widht=3", *rest)
     assert "model.width" in fails(capsys, 4, "train", "demo_token", "model.width=wide", *rest)
+    assert "must not be negative" in fails(capsys, 4, "train", "demo_token", "fit.steps=-5", *rest)
     assert "has no '='" in fails(capsys, 4, "train", "demo_token", "model.width", *rest)
     assert not (tmp_path / "run").exists()
 
 
 def test_device_that_does_not_exist(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["train", "demo_token", "--data", store, "--out", tmp_path / "run", "--device", "cuda:77"]
-    assert "this machine has cpu" in fails(capsys, 6, *arguments)
+    assert "--device cpu" in fails(capsys, 6, *arguments)
     assert not (tmp_path / "run").exists()
     assert "'abacus'" in fails(capsys, 6, *arguments[:-1], "abacus")
 
@@ -216,6 +220,43 @@ def test_output_that_is_taken(store: Path, tmp_path: Path, capsys: pytest.Captur
     assert "another run" in fails(capsys, 7, *arguments[:2], "fit.seed=1", *arguments[2:])
     assert "exists" in fails(capsys, 7, "tokenizer", "train", tmp_path, "--out", store)
     assert "exists" in fails(capsys, 7, "tokenize", tmp_path, "--tokenizer", tmp_path, "--out", store)
+
+
+def test_output_that_cannot_be(images: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for out in (file, file / "below", Path("/proc/nothing")):
+        assert str(out) in fails(capsys, 7, "train", "demo_token", *SMALL_VIT, "--data", store, "--out", out)
+        assert str(out) in fails(capsys, 7, "demo", "--quick", "--images", images, "--out", out)
+        assert str(out) in fails(capsys, 7, "tokenizer", "train", images, *SMALL_TOKENIZER, "--out", out)
+    assert file.read_text() == "mine"
+
+
+def test_a_finished_run_says_so(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "demo_token", *SMALL_VIT, "--data", store, "--out", tmp_path / "run"]
+    assert run(*arguments) == 0
+    assert "finished" not in capsys.readouterr().err
+    assert run(*arguments) == 0
+    assert "finished before" in capsys.readouterr().err
+
+
+def test_quarantined_images_are_spoken_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = write_images(tmp_path / "images", count=40)
+    (images / "class0/000.png").write_bytes(b"")
+    tokenizer, out = tmp_path / "tokenizer", tmp_path / "new.tok"
+    assert run("tokenizer", "train", images, *SMALL_TOKENIZER, "--out", tokenizer) == 0
+    assert f"1 image cannot be read: see {tokenizer}.run/quarantine.json" in capsys.readouterr().err
+    assert run("tokenize", images, "--tokenizer", tokenizer, "--out", out) == 0
+    assert f"1 image cannot be read: see {out}.quarantine.json" in capsys.readouterr().err
+    assert run("demo", "--quick", "--images", images, "--out", tmp_path / "demo") == 0
+    assert "1 image cannot be read" in (tmp_path / "demo/report.html").read_text()
+
+
+def test_a_family_of_commands_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("tokenizer", "--help") == 0
+    assert "tokenizer train" in capsys.readouterr().out
+    assert run("tokenizer") == 2
+    assert "tokenizer train" in capsys.readouterr().err
 
 
 def test_damaged_stores(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -242,7 +242,7 @@ def test_missing_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_file_instead_of_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no folder"):
+    with pytest.raises(InputError, match="is a file"):
         ImageFolder.open(put(tmp_path / "a.png"))
 
 

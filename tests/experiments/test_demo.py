@@ -71,7 +71,7 @@ def test_another_demo_or_other_files_are_left_alone(finished: Path, tmp_path: Pa
 def test_own_images_are_split_and_used(tmp_path: Path) -> None:
     write_images(tmp_path / "mine", count=10)
     results = Demo(tmp_path / "out", images=tmp_path / "mine", quick=True, device="cpu", quiet=True).run()
-    assert results["images"] == {"train": 24, "val": 6}
+    assert results["images"] == {"train": 24, "val": 6, "quarantined": 0}
     assert results["classes"] == 3
 
 
@@ -79,7 +79,7 @@ def test_own_train_and_val_are_used_as_they_are(tmp_path: Path) -> None:
     write_images(tmp_path / "mine/train", count=5)
     write_images(tmp_path / "mine/val", count=2)
     results = Demo(tmp_path / "out", images=tmp_path / "mine", quick=True, device="cpu", quiet=True).run()
-    assert results["images"] == {"train": 15, "val": 6}
+    assert results["images"] == {"train": 15, "val": 6, "quarantined": 0}
 
 
 def test_split_needs_two_images_of_each_class(tmp_path: Path) -> None:

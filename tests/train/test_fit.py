@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tilework.augment import Embed, RandomResizedCrop
+from tilework.augment import Embed, Flip, RandomResizedCrop
+from tilework.augment.scale import Scale
 from tilework.core.batch import Batch
 from tilework.core.distributed import World
 from tilework.core.errors import ConfigError, Stopped, TrainingError
@@ -20,10 +21,11 @@ from tilework.core.rng import Draws
 from tilework.data import TokenSource
 from tilework.layers.stems import TokenStemConfig
 from tilework.models import VitConfig
-from tilework.objectives import ClassifyConfig, Objective
+from tilework.objectives import ClassifyConfig, Objective, ReconstructConfig
 from tilework.recipes import Run
 from tilework.recipes.build import prepare
 from tilework.store import Store
+from tilework.tokenizers import VitVqConfig
 from tilework.train import FitConfig, Job, OptimConfig, ScheduleConfig, fit, time_steps
 
 CPU = World(0, 1, torch.device("cpu"))
@@ -73,6 +75,41 @@ def test_golden_losses(store: Path, tmp_path: Path) -> None:
         0.9370397,
     ]
     assert losses(tmp_path / "run")[:10] == pytest.approx(golden, abs=1e-5)
+
+
+def tokenizer_run(images: Path, out: Path, **settings: object) -> Job:
+    run = Run(
+        model=VitVqConfig(patch=4, codes=64, code_dim=32, width=16, depth=1, heads=2),
+        objective=ReconstructConfig(warm_steps=4, revive_every=3),
+        augment=(Scale(), Flip()),
+        evaluation=(Scale(),),
+        size=(64, 64),
+        fit=FitConfig(epochs=0, steps=12, batch=12, save_every=1, **settings),
+    )
+    return prepare(run, images, None, out, CPU, "test", quiet=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_tokenizer_training_agrees_exactly_and_resumes(images: Path, tmp_path: Path, threads: int) -> None:
+    """Gradients of the codebook are sums over many places: their order must not depend on threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        whole = weights(fit(tokenizer_run(images, tmp_path / "a")).model)
+        assert_same(whole, weights(fit(tokenizer_run(images, tmp_path / "b")).model))
+        for step in (4, 7):  # where the codebook starts, and where codes are revived
+            killed = tokenizer_run(images, tmp_path / f"c{step}")
+
+            def kill(done: int, step: int = step) -> None:
+                if done == step:
+                    raise KeyboardInterrupt
+
+            killed.after_step = kill
+            with pytest.raises(KeyboardInterrupt):
+                fit(killed)
+            assert_same(whole, weights(fit(tokenizer_run(images, tmp_path / f"c{step}")).model))
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_two_runs_agree_exactly(store: Path, tmp_path: Path) -> None:

@@ -46,13 +46,15 @@ def apply_all(augments: Sequence[Augment], batch: Batch, draws: Draws) -> Batch:
     return batch
 
 
-def check_chain(augments: Sequence[Augment], stage: Stage, end: Stage) -> None:
-    """Refuse a list whose steps do not fit each other, or that does not end in what the model takes."""
+def check_chain(augments: Sequence[Augment], stage: Stage, end: Stage | None = None) -> None:
+    """Refuse a list whose steps do not fit the data or each other, or that does not end in what the model takes."""
+    start = stage
     for augment in augments:
         name = Augment.choices.name_of(type(augment))
         if stage not in augment.stages:
             needs = " or ".join(augment.stages)
-            raise ConfigError(f"augmentation '{name}' takes {needs} but gets {stage}", "change the order of the list")
+            hint = "give other data or another recipe" if stage == start else "change the order of the list"
+            raise ConfigError(f"augmentation '{name}' takes {needs} but gets {stage}", hint)
         stage = augment.gives or stage
-    if stage != end:
+    if end is not None and stage != end:
         raise ConfigError(f"the augmentations end in {stage} but the model takes {end}", "add 'embed' or change stem")

@@ -9,7 +9,7 @@ import os
 import sys
 from importlib import import_module
 
-from tilework.core.errors import EXIT_CODES, TileworkError
+from tilework.core.errors import EXIT_CODES, Stopped, TileworkError
 from tilework.core.registry import nearest
 from tilework.version import __version__
 
@@ -34,7 +34,7 @@ COMMANDS = {
 def overview() -> str:
     """What `tilework --help` shows."""
     commands = "\n".join(f"  {name:<17}{line}" for name, (_, _, line) in COMMANDS.items())
-    codes = "\n".join(f"  {code:>2}  {meaning}" for code, meaning in EXIT_CODES.items())
+    codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     return (
         "usage: tilework COMMAND ...\n\n"
         "Train vision models from tokens instead of pixels. Start with: tilework demo\n\n"
@@ -48,7 +48,7 @@ def main(args: list[str] | None = None) -> None:
         _run(sys.argv[1:] if args is None else args)
         sys.exit(0)
     except TileworkError as error:
-        print(f"tilework: error: {error}", file=sys.stderr)
+        print(f"tilework: {'' if isinstance(error, Stopped) else 'error: '}{error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -77,5 +77,9 @@ def _command(args: list[str]) -> tuple[str, list[str]]:
         name = " ".join(args[:words])
         if name in COMMANDS:
             return name, args[words:]
+    family = [f"tilework {name}" for name in COMMANDS if name.split()[0] == args[0]]
+    if family and set(args[1:]) <= {"-h", "--help"}:
+        print(f"usage: {', '.join(family)}", file=sys.stdout if args[1:] else sys.stderr)
+        sys.exit(0 if args[1:] else 2)
     print(f"tilework: error: unknown command '{args[0]}': {nearest(args[0], COMMANDS)}", file=sys.stderr)
     sys.exit(2)

@@ -46,7 +46,7 @@ def tokenize(
     from tilework.store import Packed, Store, codecs
     from tilework.tokenizers import load_tokenizer
     from tilework.tokenizers.tokenize import tokenize as run
-    from tilework.train.log import Bar
+    from tilework.train.log import Bar, counted, notice
 
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
@@ -89,7 +89,9 @@ def tokenize(
     finally:
         bar.close()
     if source.broken:
-        write_json(out.with_name(f"{out.name}.quarantine.json"), [vars(broken) for broken in source.broken])
+        quarantine = out.with_name(f"{out.name}.quarantine.json")
+        write_json(quarantine, [vars(broken) for broken in source.broken])
+        notice(f"{counted(len(source.broken), 'image')} cannot be read: see {quarantine}", json)
     store = Store(out)
     show(
         {

@@ -59,7 +59,7 @@ def pick_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         cards = torch.cuda.device_count()
         here = "cpu" + "".join(f", cuda:{i}" for i in range(cards))
-        raise MachineError(f"device '{name}' is not available", f"this machine has {here}") from error
+        raise MachineError(f"device '{name}' is not available", f"this machine has {here}; try --device cpu") from error
     return device
 
 

@@ -13,6 +13,7 @@ EXIT_CODES = {
     7: "the output is taken or cannot be written",
     8: "training stopped by itself (loss not finite)",
     75: "stopped by a signal after saving: run the same command to go on",
+    130: "interrupted from the keyboard",
 }
 
 

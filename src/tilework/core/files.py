@@ -55,6 +55,24 @@ def write_json(path: Path, value: Any) -> None:
     write(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
+def is_free(path: Path) -> bool:
+    """Whether a directory is absent or empty; refused where none can be."""
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise OutputError(f"{path} cannot be a directory", f"{there} is a file; choose another place")
+    if not os.access(there, os.W_OK):
+        raise OutputError(f"cannot write {path}", f"no permission in {there}; choose another place")
+    return there != path or not any(path.iterdir())
+
+
+def make_directory(path: Path) -> None:
+    """A directory with its parents."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make {path}", str(error)) from error
+
+
 @contextmanager
 def new_directory(path: Path, replace: bool = False) -> Iterator[Path]:
     """A directory to fill; it appears under `path` when the block ends well, and not at all otherwise."""

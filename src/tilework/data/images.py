@@ -22,6 +22,7 @@ from tilework.core.errors import InputError
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")
 LARGEST = 100_000_000  # pixels; read from the header before anything is decoded
+PARTS = {"train", "val", "valid", "validation", "test"}  # of a data set: folders of class folders
 KEEP_BYTES = 1 << 30  # decoded folders up to this size stay in memory
 
 
@@ -46,11 +47,15 @@ class ImageFolder:
     @staticmethod
     def open(root: Path, classes: Sequence[str] | None = None) -> ImageFolder:
         """List a folder; with `classes`, number them as given and refuse others."""
+        if root.is_file():
+            raise InputError(f"{root} is a file", "give a folder with one sub-folder of images per class")
         if not root.is_dir():
             raise InputError(f"no folder {root}", "give a folder with one sub-folder of images per class")
         found = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
         if not found:
             raise InputError(f"{root} has no class folders", "give each class a sub-folder of its own")
+        if "train" in found and set(found) <= PARTS and any(entry.is_dir() for entry in (root / "train").iterdir()):
+            raise InputError(f"{root} holds parts ({', '.join(found)}), not classes", f"give {root / 'train'}")
         names = tuple(found if classes is None else classes)
         if unknown := sorted(set(found) - set(names)):
             raise InputError(f"{root} has a class '{unknown[0]}' that training does not know", "remove or rename it")

@@ -16,17 +16,17 @@ import torch
 from tilework.core.config import resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import InputError, OutputError
-from tilework.core.files import new_directory, write, write_json
+from tilework.core.files import is_free, new_directory, write, write_json
 from tilework.data import ImageFolder, ImageSource, epoch_order
 from tilework.data.photographs import write_photographs
 from tilework.evaluation import Classification, classify
 from tilework.recipes import Run, recipes, train
-from tilework.recipes.build import bind, load_run, open_source
+from tilework.recipes.build import QUARANTINE, bind, load_run, open_source
 from tilework.report import Page, code_pictures, confusion, curves, predictions, rows_of_pictures, trade
 from tilework.store import Store
 from tilework.tokenizers import Tokenizer, load_tokenizer, save_tokenizer
 from tilework.tokenizers.tokenize import tokenize
-from tilework.train.log import Bar
+from tilework.train.log import Bar, counted
 from tilework.version import __version__
 
 STATE = "demo.json"
@@ -60,7 +60,7 @@ class Demo:
         settings = {"images": str(self.images) if self.images else None, "quick": self.quick, "version": __version__}
         if self.images is not None:
             ImageFolder.open(self.images)  # before anything is written
-        if self.out.exists() and any(self.out.iterdir()):
+        if not is_free(self.out):
             if not (self.out / STATE).is_file():
                 raise OutputError(f"{self.out} holds other files", "choose another --out")
             self.state: dict[str, Any] = json.loads((self.out / STATE).read_bytes())
@@ -98,23 +98,23 @@ class Demo:
         batch = min(run.fit.batch, count)
         if not self.quick:
             return replace(run, fit=replace(run.fit, batch=batch))
-        settings = [f"fit.batch={batch}", "fit.steps=8"]
+        settings = [f"fit.batch={batch}", "fit.steps=8", "fit.log_every=1"]
         return resolve(run, None, [*settings, "objective.warm_steps=4"] if name == "demo_tokenizer" else settings)
 
-    def _train(self, name: str, data: Path, val: Path, title: str) -> torch.nn.Module:
+    def _train(self, name: str, data: Path, val: Path, title: str, place: str = "") -> torch.nn.Module:
         run = self._recipe(f"demo_{name}")
-        return train(run, data, val, self.out / name, self.device, title, self.quiet).model
+        return train(run, data, val, self.out / (place or name), self.device, title, self.quiet).model
 
     def _tokenizer(self) -> None:
         images = self.out / "images"
-        model = self._train("tokenizer", images / "train", images / "val", "1/3 tokenizer")
+        model = self._train("tokenizer", images / "train", images / "val", "1/3 tokenizer", "tokenizer.run")
         assert isinstance(model, Tokenizer)
         run = self._recipe("demo_tokenizer")
-        if not (self.out / "vit_vq").exists():
-            save_tokenizer(self.out / "vit_vq", model, run.model, run.size)
+        if not (self.out / "tokenizer").exists():
+            save_tokenizer(self.out / "tokenizer", model, run.model, run.size)
 
     def _tokenize(self, device: torch.device) -> None:
-        tokenizer, card = load_tokenizer(self.out / "vit_vq")
+        tokenizer, card = load_tokenizer(self.out / "tokenizer")
         for part in ("train", "val"):
             if not (self.out / f"{part}.tok").exists():
                 source = self._pixels(part)
@@ -142,14 +142,15 @@ class Demo:
     def _report(self, device: torch.device) -> tuple[dict[str, Any], str]:
         tokens = self._judge("token", self.out / "val.tok", device)
         pixels = self._judge("pixel", self.out / "images/val", device)
-        store, val = Store(self.out / "train.tok"), self._pixels("val")
-        folder = self._pixels("train").folder
+        store, val, train = Store(self.out / "train.tok"), self._pixels("val"), self._pixels("train")
+        folder, broken = train.folder, len(train.broken) + len(val.broken)
         used = int((store.histogram() > 0).sum())
-        psnr = json.loads((self.out / "tokenizer/results.json").read_bytes())["psnr"]
+        psnr = json.loads((self.out / "tokenizer.run/results.json").read_bytes())["psnr"]
         results = {
             "seconds": round(sum(self.state["seconds"].values()), 1),
             "classes": len(store.classes),
-            "images": {"train": len(store), "val": len(val)},
+            "images": {"train": len(store), "val": len(val), "quarantined": broken},
+            "quick": self.quick,
             "jpeg": {"bytes": folder.bytes, "bytes_per_image": folder.bytes / len(folder)},
             "token": {
                 "bytes": sum(store.sizes.values()),
@@ -172,7 +173,7 @@ class Demo:
         share = token["bytes_per_image"] / jpeg["bytes_per_image"]
         relative = token["accuracy"] / max(1e-9, results["pixel"]["accuracy"])
         page = Page(
-            "Tilework demo",
+            "Tilework demo" + (": a quick trial of a few steps, which learns nothing" if self.quick else ""),
             f"The same ViT, trained for the same number of steps from stored tokens and from pixels: "
             f"{relative:.0%} of the accuracy from {share:.1%} of the bytes.",
         )
@@ -191,6 +192,11 @@ class Demo:
             f"{results['images']['train']:,} training and {results['images']['val']:,} validation images of "
             f"{results['classes']} classes. The token store counts everything training needs: {parts}."
         )
+        if results["images"]["quarantined"]:
+            page.text(
+                f"{counted(results['images']['quarantined'], 'image')} cannot be read and took no part: "
+                f"see {self.out / 'tokenizer.run' / QUARANTINE}."
+            )
         points = {"pixels": (jpeg["bytes_per_image"], results["pixel"]["accuracy"])}
         page.picture(trade({"tokens": (token["bytes_per_image"], token["accuracy"]), **points}), "Accuracy by storage.")
         page.heading("Training")
@@ -213,7 +219,10 @@ class Demo:
             for name, c in (("tokens", tokens), ("pixels", pixels))
         }
         images = val.batch(shown).x.permute(0, 2, 3, 1).numpy()
-        page.picture(predictions(images, [val.classes[int(tokens.labels[i])] for i in shown], said), "Green: right.")
+        page.picture(
+            predictions(images, [val.classes[int(tokens.labels[i])] for i in shown], said),
+            "✓ and green: right; ✗ and red: wrong.",
+        )
         page.heading("Confusion")
         matrices = {"from tokens": tokens.confusion, "from pixels": pixels.confusion}
         page.picture(confusion(matrices, val.classes), "Rows: true classes; columns: predictions.")
@@ -226,7 +235,7 @@ class Demo:
         _, first = np.unique(val.folder.labels[order], return_index=True)
         rest = np.setdiff1d(np.arange(len(order)), first)
         shown = order[np.concatenate([np.sort(first), rest])[:12]]  # one of each class before a second one
-        tokenizer, _ = load_tokenizer(self.out / "vit_vq")
+        tokenizer, _ = load_tokenizer(self.out / "tokenizer")
         ids = Store(self.out / "val.tok").batch(shown[:10])
         rows = {
             "image": val.batch(shown[:10]).x.permute(0, 2, 3, 1).numpy(),

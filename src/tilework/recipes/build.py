@@ -18,7 +18,7 @@ from tilework.core.batch import Stage
 from tilework.core.config import Plain, decode, encode, read_yaml, to_yaml
 from tilework.core.distributed import World, pick_device, world
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
-from tilework.core.files import write, write_json
+from tilework.core.files import is_free, make_directory, write, write_json
 from tilework.core.rng import Draws
 from tilework.data import ImageSource, Source, TokenSource
 from tilework.evaluation import Classification, average, classify
@@ -30,7 +30,7 @@ from tilework.tokenizers import Tokenizer, load_tokenizer
 from tilework.tokenizers.tokenize import tokenize
 from tilework.train import Job, Result, fit, time_steps
 from tilework.train.checkpoint import latest_checkpoint, load_model_weights
-from tilework.train.log import Bar
+from tilework.train.log import Bar, counted, notice
 
 CONFIG, DATA, RESULTS, QUARANTINE = "run.yaml", "data.json", "results.json", "quarantine.json"
 
@@ -106,6 +106,8 @@ def prepare(run: Run, data: Path, val: Path | None, out: Path, place: World, tit
         _claim(out, run)
     source = open_source(data, run.size, run.max_broken, quiet=quiet or not place.leads)
     run.objective.check(source.classes, run.fit.total_steps(len(source)))
+    for chain in (run.augment, run.evaluation):
+        check_chain(chain, source.stage)
     judge = None
     if val is not None:
         judge = open_source(val, run.size, run.max_broken, source.classes, quiet or not place.leads)
@@ -119,12 +121,13 @@ def prepare(run: Run, data: Path, val: Path | None, out: Path, place: World, tit
         raise InputError(f"{val} has another codebook than {data}", "tokenize it with the same tokenizer")
     objective = build_objective(run, model)
     if place.leads:
-        out.mkdir(parents=True, exist_ok=True)
+        make_directory(out)
         write(out / CONFIG, to_yaml(run).encode())
         write_json(out / DATA, {**asdict(spec), "train": str(data), "val": str(val) if val else None})
         broken = [asdict(b) for s in (source, judge) for b in getattr(s, "broken", ())]
         if broken:
             write_json(out / QUARANTINE, broken)
+            notice(f"{counted(len(broken), 'image')} cannot be read: see {out / QUARANTINE}", quiet)
     evaluation = bind(run.evaluation, source, place.device)
     evaluate = None
     if judge is not None:
@@ -144,7 +147,7 @@ def _takes(model: nn.Module) -> Stage:
 
 def _claim(out: Path, run: Run) -> None:
     """Refuse a directory that holds something else."""
-    if not out.exists() or not any(out.iterdir()):
+    if is_free(out):
         return
     if not (out / CONFIG).is_file():
         raise OutputError(f"{out} holds other files", "choose another --out")

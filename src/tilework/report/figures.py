@@ -36,7 +36,9 @@ def curves(logs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "val_t
     for colour, (name, lines) in zip(COLOURS, logs.items(), strict=False):
         loss = [(line["step"], line["loss"]) for line in lines if "loss" in line]
         accuracy = [(line["step"], 100 * line[metric]) for line in lines if metric in line]
-        left.plot(*zip(*loss, strict=True), color=colour, label=name, linewidth=1.3)
+        left.plot(
+            *zip(*loss, strict=True), color=colour, label=name, linewidth=1.3, marker="o" if len(loss) < 5 else ""
+        )
         right.plot(*zip(*accuracy, strict=True), color=colour, label=name, marker="o", markersize=4)
     left.set(title="training loss", xlabel="step")
     right.set(title="validation accuracy", xlabel="step", ylabel="top-1 (%)")
@@ -90,7 +92,7 @@ def predictions(
             cell.text(
                 0.5,
                 -0.04 - 0.13 * line,
-                f"{model}: {_shorten(name)} {probability:.0%}",
+                f"{'✓' if name == truth[i] else '✗'} {model}: {_shorten(name)} {probability:.0%}",
                 color=GREEN if name == truth[i] else RED,
                 fontsize=8,
                 ha="center",
@@ -106,7 +108,7 @@ def confusion(counts: Mapping[str, np.ndarray], classes: Sequence[str]) -> bytes
     figure = Figure(figsize=(side * len(counts) + 0.6, side), layout="constrained")
     panels = figure.subplots(1, len(counts), squeeze=False)[0]
     for panel, (name, matrix) in zip(panels, counts.items(), strict=True):
-        panel.imshow(matrix / np.maximum(1, matrix.sum(1, keepdims=True)), cmap="Blues", vmin=0, vmax=1)
+        drawn = panel.imshow(matrix / np.maximum(1, matrix.sum(1, keepdims=True)), cmap="Blues", vmin=0, vmax=1)
         panel.set_title(name)
         panel.set_xlabel("predicted")
         if len(classes) <= 30:
@@ -114,6 +116,7 @@ def confusion(counts: Mapping[str, np.ndarray], classes: Sequence[str]) -> bytes
             panel.set_xticks(ticks, [_shorten(c) for c in classes], rotation=90, fontsize=7)
             panel.set_yticks(ticks, [_shorten(c) for c in classes], fontsize=7)
     panels[0].set_ylabel("true")
+    figure.colorbar(drawn, ax=panels, label="share of the true class", shrink=0.7)
     return _png(figure)
 
 
@@ -123,8 +126,10 @@ def trade(points: Mapping[str, tuple[float, float]]) -> bytes:
     axes = figure.subplots()
     for colour, (name, (size, accuracy)) in zip(COLOURS, points.items(), strict=False):
         axes.scatter(size, 100 * accuracy, color=colour, s=70, zorder=3)
-        axes.annotate(f"{name}\n{size:,.0f} B, {accuracy:.1%}", (size, 100 * accuracy), (0, -14), color=colour,
-                      textcoords="offset points", ha="center", va="top", fontsize=9)  # fmt: skip
+        below = accuracy > 0.3  # where there is room
+        axes.annotate(f"{name}\n{size:,.0f} B, {accuracy:.1%}", (size, 100 * accuracy), (0, -14 if below else 14),
+                      color=colour, textcoords="offset points", ha="center", va="top" if below else "bottom",
+                      fontsize=9)  # fmt: skip
     sizes = [size for size, _ in points.values()]
     axes.set_xscale("log")
     axes.xaxis.set_minor_formatter(NullFormatter())  # they would stand on each other

@@ -10,6 +10,7 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1d2733; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 p.lead { color: #5b6570; margin-top: 0; }
+div.wide { overflow-x: auto; }
 table { border-collapse: collapse; } td, th { padding: .35rem 1.1rem .35rem 0; border-bottom: 1px solid #dde3ea; }
 th { text-align: left; font-weight: 600; color: #5b6570; } td.n, th.n { text-align: right; }
 td.n { font-variant-numeric: tabular-nums; }
@@ -40,7 +41,8 @@ class Page:
             return f"<tr>{''.join(marked)}</tr>"
 
         body = "".join(line("td", row) for row in rows)
-        self._parts.append(f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>")
+        table = f"<table><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>"
+        self._parts.append(f"<div class='wide'>{table}</div>")
 
     def picture(self, png: bytes, caption: str) -> None:
         """A picture kept inside the page."""

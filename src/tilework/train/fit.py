@@ -28,7 +28,7 @@ from tilework.core.rng import Draws, step_seed
 from tilework.data import Loader, Source
 from tilework.objectives import Objective
 from tilework.train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
-from tilework.train.log import Bar, RunLog
+from tilework.train.log import Bar, RunLog, notice
 from tilework.train.optim import build_optimiser
 from tilework.train.settings import FitConfig
 
@@ -111,6 +111,10 @@ class _Fit:
         begun = monotonic()
         quiet = self.job.quiet or not self.world.leads
         self.log = RunLog(self.job.out / "log.jsonl", self.start, quiet=not self.world.leads)
+        if self.start == self.total:
+            notice(f"{self.job.out} was finished before: nothing to train", quiet)
+        elif self.start:
+            notice(f"going on after step {self.start} of {self.total} in {self.job.out}", quiet)
         self.bar = Bar(self.job.title, self.total, self.start, quiet)
         try:
             with _stop_signals() as stop:

@@ -14,6 +14,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tilework.core.files import write
 
 
+def notice(text: str, quiet: bool = False) -> None:
+    """A line for people, beside the output of a command."""
+    if not quiet:
+        print(f"tilework: {text}", file=sys.stderr, flush=True)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: '1 image', '1,200 images'."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 class RunLog:
     """JSON lines of a run, cut back to the step it resumes from, so that no step stands twice."""
 

@@ -65,6 +65,8 @@ class FitConfig:
         return self.steps or self.epochs * (samples // self.batch)
 
     def __post_init__(self) -> None:
+        if min(self.epochs, self.steps) < 0:
+            raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: they must not be negative")
         if (self.epochs > 0) == (self.steps > 0):
             raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: one of them must be 0")
         for name in ("batch", "accumulate", "keep", "log_every", "patience"):
