@@ -27,6 +27,7 @@ class Numbers:
     grid: tuple[int, int] = (1, 1)
     codebook: torch.Tensor | None = None
     classes: tuple[str, ...] = ("only",)
+    together: int = 1
     asked: list[list[int]] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -49,6 +50,25 @@ def flat(lists: Iterable[list[int]]) -> list[int]:
 
 
 # training
+
+
+@pytest.mark.parametrize("together", [3, 8, 9, 1000])
+def test_reading_several_batches_at_once_changes_none_of_them(together: int) -> None:
+    source = Numbers(23, together=together)
+    assert seen(Loader(source, batch=4).run(3, 17)) == seen(Loader(Numbers(23), batch=4).run(3, 17))
+    assert len(source.asked) == {3: 14, 8: 7, 9: 5, 1000: 1}[together]
+    assert seen(in_order(source, 4)) == seen(in_order(Numbers(23), 4))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 8])
+def test_global_batches_do_not_depend_on_the_world(world: int) -> None:
+    one = Loader(Numbers(1000, together=64), batch=24, seed=5)
+    shares = [Loader(Numbers(1000, together=64), batch=24, seed=5, rank=r, world=world) for r in range(world)]
+    parts = [seen(share.run(0, 2 * one.steps)) for share in shares]
+    together = [sorted(flat(batch)) for batch in zip(*parts, strict=True)]
+    assert together == [sorted(batch) for batch in seen(one.run(0, 2 * one.steps))]
+    for step in range(0, one.steps, 7):  # resumed anywhere
+        assert seen(shares[-1].run(step, step + 3)) == parts[-1][step : step + 3]
 
 
 def test_an_epoch_sees_every_sample_of_its_full_batches_once() -> None:

@@ -14,7 +14,9 @@ import pytest
 
 from tilework.core.errors import DamageError, InputError
 from tilework.store import manifest as module
-from tilework.store.manifest import File, Manifest, ShardEntry, read, seal
+from tilework.store.columns import ColumnEntry
+from tilework.store.manifest import File, Manifest, read, write_manifest
+from tilework.store.shard import ShardEntry
 
 MANIFEST = Manifest(
     images=5,
@@ -23,7 +25,7 @@ MANIFEST = Manifest(
     codec="packed",
     classes=("ant", "grüße"),
     shards=(ShardEntry("shards/0.tiles", 3), ShardEntry("shards/1.tiles", 2)),
-    columns=("label",),
+    columns=(ColumnEntry("label", "array"),),
     tokenizer={"name": "some", "sha256": "00"},
     preprocessing="resize 256, crop 224",
     licence="CC0",
@@ -31,12 +33,18 @@ MANIFEST = Manifest(
 )
 
 
+FILES = {"codebook.safetensors": b"", "columns/label.safetensors": b"label", "shards/0.tiles": b"zero"}
+FILES["shards/1.tiles"] = b"one"
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "shards").mkdir()
-    (tmp_path / "shards/0.tiles").write_bytes(b"zero")
-    (tmp_path / "codebook.safetensors").write_bytes(b"")
-    seal(tmp_path, MANIFEST)
+    (tmp_path / "columns").mkdir()
+    for name, text in FILES.items():
+        (tmp_path / name).write_bytes(text)
+    (tmp_path / "stray").write_text("not ours")
+    write_manifest(tmp_path, MANIFEST)
     return tmp_path
 
 
@@ -47,10 +55,7 @@ def edit(root: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def test_sealed_manifest_reads_back_with_every_file(root: Path) -> None:
-    files = {
-        "codebook.safetensors": File(0, hashlib.sha256(b"").hexdigest()),
-        "shards/0.tiles": File(4, hashlib.sha256(b"zero").hexdigest()),
-    }
+    files = {name: File(len(text), hashlib.sha256(text).hexdigest()) for name, text in FILES.items()}
     assert read(root) == replace(MANIFEST, files=files)
 
 
@@ -62,7 +67,7 @@ def test_manifest_says_its_format_version_and_seal(root: Path) -> None:
 
 def test_sealing_twice_gives_the_same_bytes(root: Path) -> None:
     before = (root / "manifest.json").read_bytes()
-    seal(root, MANIFEST)
+    write_manifest(root, MANIFEST)
     assert (root / "manifest.json").read_bytes() == before
 
 
@@ -124,7 +129,8 @@ def test_manifest_without_a_key_is_refused(root: Path, key: str) -> None:
     [
         ({"images": "5"}, "images"),
         ({"images": True}, "images"),
-        ({"grid": [2]}, "grid"),
+        ({"grid": 2}, "grid"),
+        ({"columns": [{"name": "x", "kind": "pickle"}]}, "columns.0.kind"),
         ({"grid": [2, 3.5]}, "grid.1"),
         ({"vocabulary": None}, "vocabulary"),
         ({"shards": [{"file": "a"}]}, "shards.0"),
@@ -145,7 +151,7 @@ def test_malformed_manifest_is_refused(
 
 def test_shards_must_add_up(root: Path, forge: Callable[..., None]) -> None:
     forge(root, images=6)
-    with pytest.raises(DamageError, match="do not add up to 6 images"):
+    with pytest.raises(DamageError, match="do not add up to 6 records"):
         read(root)
 
 
@@ -161,7 +167,7 @@ def test_manifest_of_a_written_store(tiny: Path, contents: SimpleNamespace) -> N
     assert (manifest.images, manifest.grid, manifest.vocabulary, manifest.codec) == (7, (2, 3), 10, "packed")
     assert manifest.classes == contents.classes
     assert [shard.records for shard in manifest.shards] == [3, 3, 1]
-    assert manifest.columns == ("label", "key")
+    assert manifest.columns == (ColumnEntry("key", "text"), ColumnEntry("label", "array"))
     assert manifest.licence == "none"
     assert set(manifest.files) == {
         "codebook.safetensors",

@@ -19,10 +19,18 @@ GOLDEN = (
     "02000000"  # 2 records
     "0300000000000000"  # first image 3
     "0400000000000000"  # 4 bytes of records
-    "02000000"  # sizes take 2 bytes
-    "7d2a32d3"  # CRC32C of the 36 bytes above
+    "00000000"  # all of one size: the index holds none
+    "fc09556c"  # CRC32C of the 36 bytes above
     "cd05"  # record 0
     "000e"  # record 1
+    "20657800f5c8195d"  # their CRC32Cs
+    "be82906a"  # CRC32C of the 8 bytes of CRC32Cs
+)
+WITH_SIZES = (
+    "54494c4553485244010000000200000003000000000000000400000000000000"
+    "02000000"  # sizes take 2 bytes
+    "7d2a32d3"  # CRC32C of the 36 bytes above
+    "cd05000e"  # records 0 and 1
     "02000200"  # their sizes
     "20657800f5c8195d"  # their CRC32Cs
     "b2ac7b3c"  # CRC32C of the 12 bytes of sizes and CRC32Cs
@@ -67,7 +75,8 @@ def test_golden_bytes(tmp_path: Path) -> None:
     write_shard(tmp_path / "shard", RECORDS, SIZES, FIRST)
     written = (tmp_path / "shard").read_bytes()
     assert written.hex() == GOLDEN
-    assert written == build()
+    assert written == build(sizes=(), width=0)
+    assert build().hex() == WITH_SIZES
 
 
 def test_golden_bytes_of_the_writer(tmp_path: Path) -> None:
@@ -77,8 +86,9 @@ def test_golden_bytes_of_the_writer(tmp_path: Path) -> None:
     assert (tmp_path / "out.tok/shards/00001.tiles").read_bytes().hex() == GOLDEN
 
 
-def test_shard_reads_back(tmp_path: Path) -> None:
-    shard = opened(tmp_path / "shard", bytes.fromhex(GOLDEN))
+@pytest.mark.parametrize("form", [GOLDEN, WITH_SIZES])
+def test_shard_reads_back(tmp_path: Path, form: str) -> None:
+    shard = opened(tmp_path / "shard", bytes.fromhex(form))
     assert shard.sizes.tolist() == [2, 2]
     assert [shard.data[a : a + 2].tobytes().hex() for a in shard.starts.tolist()] == ["cd05", "000e"]
     shard.check(np.array([1, 0, 1]))

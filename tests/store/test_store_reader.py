@@ -105,7 +105,7 @@ def test_columns_read_back(tiny: Path, contents: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("name", ["lable", "", "../codebook", "../../other"])
 def test_unknown_column_is_refused(tiny: Path, name: str) -> None:
-    with pytest.raises(TileworkError, match="it has label, key"):
+    with pytest.raises(TileworkError, match="it has key, label"):
         Store(tiny).column(name)
 
 

@@ -41,7 +41,7 @@ def test_sigterm_saves_and_exits_with_75_and_goes_on(store: Path, tmp_path: Path
     running.send_signal(signal.SIGTERM)
     _, said = running.communicate(timeout=60)
     assert running.returncode == 75
-    assert said.splitlines()[-1].startswith("tilework: error: stopped after step")
+    assert said.splitlines()[-1].startswith("tilework: stopped after step")
     assert "run it again" in said
     saved = int((out / "checkpoints/latest").read_text().strip().removeprefix("step-"))
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]

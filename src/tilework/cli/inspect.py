@@ -40,12 +40,15 @@ def inspect(
         "grid": list(tokens.grid),
         "codes": tokens.vocabulary,
         "codes_used": int((counts > 0).sum()),
+        "codes_of_the_tokenizer": manifest.tokenizer_codes,
+        "views": tokens.views,
+        "columns": [column.name for column in manifest.columns],
         "codec": manifest.codec,
         "bytes": sum(sizes.values()),
         "bytes_per_image": sum(sizes.values()) / len(tokens),
         "parts": sizes,
         "entropy_bits_per_token": float(-(p * np.log2(p)).sum()),
-        "entropy_bytes_per_image": float(-(p * np.log2(p)).sum()) * tokens.grid[0] * tokens.grid[1] / 8,
+        "entropy_bytes_per_image": float(-(p * np.log2(p)).sum()) * manifest.length / 8,
         "classes": len(tokens.classes),
         "images_per_class": {n: int(c) for n, c in zip(tokens.classes, balance, strict=True)},
         "tokenizer": manifest.tokenizer,
@@ -81,5 +84,5 @@ def _draw(store: Path, tokenizer: Path | None, picture: Path) -> None:
         model, card = load_tokenizer(tokenizer)
         if card.sha256 != tokens.manifest.tokenizer.get("sha256"):
             raise InputError(f"{store} was made with another tokenizer than {tokenizer}", "give the one it names")
-        rows["decoded"] = model.decode(torch.from_numpy(ids)).permute(0, 2, 3, 1).numpy()
+        rows["decoded"] = model.decode(torch.from_numpy(tokens.used[ids])).permute(0, 2, 3, 1).numpy()
     write(picture, rows_of_pictures(rows))

@@ -30,7 +30,7 @@ def tokenize(
     Args:
         tokenizer: Directory of a trained tokenizer.
         out: The store to write.
-        like: A store whose classes this one takes over: for validation sets.
+        like: A store whose classes and codes this one takes over: for validation and transfer sets.
         max_broken: Share of unreadable images above which nothing is written.
         licence: Note on the terms of the images, kept in the store.
         codec: packed, rans, rans-context, or auto for the smallest of them; pairwise for archives (smaller, slower).
@@ -57,7 +57,7 @@ def tokenize(
     reference = Store(like) if like else None
     if reference is not None and reference.manifest.tokenizer.get("sha256") != card.sha256:
         raise InputError(f"{like} was made with another tokenizer than {tokenizer}", "use the same one")
-    classes = reference.classes if reference else None
+    classes, used = (reference.classes, reference.used) if reference else (None, None)
     if dry_run:
         count = len(ImageFolder.open(images, classes))
         grid = [side // model.patch for side in card.size]
@@ -85,7 +85,7 @@ def tokenize(
     begun = monotonic()
     try:
         source = ImageSource.load(images, card.size, classes, max_broken, progress("read"))
-        run(source, model, card, out, place, licence, codec, progress=progress("tokenize"))
+        run(source, model, card, out, place, licence, codec, used, progress=progress("tokenize"))
     finally:
         bar.close()
     if source.broken:

@@ -14,6 +14,11 @@ from typing import Any
 
 import google_crc32c
 
+try:
+    import fcntl
+except ImportError:  # Windows: no locks
+    fcntl = None  # type: ignore[assignment]
+
 from tilework.core.errors import OutputError
 
 
@@ -82,15 +87,28 @@ def new_directory(path: Path, replace: bool = False) -> Iterator[Path]:
     try:
         aside.mkdir(parents=True)
         yield aside
-        for file in sorted(aside.rglob("*")):
-            _sync(file)
-        _sync_directory(aside)
+        sync_tree(aside)
         _take_name(aside, path, replace)
         _sync_directory(path.parent)
     except OSError as error:
         raise OutputError(f"cannot write {path}", str(error)) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """A directory that no other process may hold at the same time; the lock goes with the process."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OutputError(f"{path} is in use by another process", "wait for it to end") from error
+        yield
+    finally:
+        os.close(handle)
 
 
 def _take_name(aside: Path, path: Path, replace: bool) -> None:
@@ -108,6 +126,13 @@ def _take_name(aside: Path, path: Path, replace: bool) -> None:
         old.rename(path)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def sync_tree(path: Path, below: bool = True) -> None:
+    """Flush a directory to disk, and everything below it."""
+    for file in sorted(path.rglob("*")) if below else ():
+        _sync(file)
+    _sync_directory(path)
 
 
 def _sync(path: Path) -> None:

@@ -122,6 +122,7 @@ class ImageSource:
     grid: tuple[int, int]  # H, W
     broken: tuple[Broken, ...] = ()
     stage: Stage = "pixels"
+    together: int = 1
     codebook: torch.Tensor | None = None
     _kept: np.ndarray | None = field(default=None, repr=False)
     _pool: ThreadPoolExecutor | None = field(default=None, repr=False)

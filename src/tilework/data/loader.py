@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections.abc import Iterator
@@ -49,19 +50,36 @@ class Loader:
         return _ahead(self._batches(start, stop), self.ahead)
 
     def _batches(self, start: int, stop: int) -> Iterator[Batch]:
+        for batch in _grouped(self.source, self._orders(start, stop)):
+            yield batch.pin() if self.pin else batch
+
+    def _orders(self, start: int, stop: int) -> Iterator[np.ndarray]:
         order, shuffled = np.empty(0, np.int64), -1
         for step in range(start, stop):
             epoch, within = divmod(step, self.steps)
             if epoch != shuffled:
                 order, shuffled = epoch_order(self.seed, epoch, len(self.source)), epoch
-            batch = self.source.batch(batch_of(order, within, self.batch, self.rank, self.world))
-            yield batch.pin() if self.pin else batch
+            yield batch_of(order, within, self.batch, self.rank, self.world)
 
 
 def in_order(source: Source, batch: int, rank: int = 0, world: int = 1, ahead: int = 4) -> Iterator[Batch]:
     """Every sample once, unshuffled, the last batch partial: for evaluation. Processes take turns by batch."""
     starts = range(rank * batch, len(source), batch * world)
-    return _ahead((source.batch(np.arange(s, min(s + batch, len(source)))) for s in starts), ahead)
+    return _ahead(_grouped(source, (np.arange(s, min(s + batch, len(source))) for s in starts)), ahead)
+
+
+def _grouped(source: Source, orders: Iterator[np.ndarray]) -> Iterator[Batch]:
+    """Batches of the samples given, several of them read in one call where the source is faster that way."""
+    held: list[np.ndarray] = []
+    for index in itertools.chain(orders, [None]):
+        if index is not None:
+            held.append(index)
+        if held and (index is None or sum(map(len, held)) >= source.together):
+            whole, at = source.batch(np.concatenate(held)), 0
+            for one in held:
+                yield whole.rows(slice(at, at + len(one))) if len(held) > 1 else whole
+                at += len(one)
+            held = []
 
 
 def _ahead(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:

@@ -18,6 +18,7 @@ class Source(Protocol):
 
     stage: Stage  # "ids" or "pixels"
     grid: tuple[int, int]
+    together: int  # samples worth reading in one call
     codebook: torch.Tensor | None  # (K, C) for ids
 
     @property

@@ -14,13 +14,14 @@ from tilework.store import Store
 
 
 class TokenSource:
-    """The codes and labels of a store."""
+    """The codes and labels of a store; every view of an image is a sample of its own."""
 
     stage: Stage = "ids"
+    together = 4096  # samples decoded in one call: lanes are what the decoder is fast over
 
     def __init__(self, store: Store, classes: tuple[str, ...] | None = None) -> None:
         self.store = store
-        self.grid = store.grid
+        self.grid = (store.grid[0], store.grid[1]) if len(store.grid) == 2 else (1, store.grid[0])
         self.classes = store.classes
         if classes is not None and classes != store.classes:
             raise InputError(f"{store.path} has other classes than training", "tokenize it like the training store")
@@ -28,12 +29,13 @@ class TokenSource:
         self.labels = store.column("label")
 
     def __len__(self) -> int:
-        return len(self.store)
+        return len(self.store) * self.store.views
 
     def batch(self, index: np.ndarray) -> Batch:
         """x: (B, H, W) int32."""
+        image, view = np.divmod(np.asarray(index, np.int64), self.store.views)
         return Batch(
-            torch.from_numpy(self.store.batch(index)),
-            Target.hard(torch.from_numpy(self.labels[index].astype(np.int64))),
+            torch.from_numpy(self.store.batch(image, view).reshape(-1, *self.grid)),
+            Target.hard(torch.from_numpy(self.labels[image].astype(np.int64))),
             torch.from_numpy(np.asarray(index, np.int64)),
         )

@@ -58,8 +58,9 @@ class Demo:
 
     def _claim(self) -> None:
         settings = {"images": str(self.images) if self.images else None, "quick": self.quick, "version": __version__}
-        if self.images is not None:
-            ImageFolder.open(self.images)  # before anything is written
+        if self.images is not None:  # before anything is written
+            for folder in _parts(self.images) or [self.images]:
+                ImageFolder.open(folder)
         if not is_free(self.out):
             if not (self.out / STATE).is_file():
                 raise OutputError(f"{self.out} holds other files", "choose another --out")
@@ -84,10 +85,10 @@ class Demo:
             return
         if self.images is None:
             write_photographs(place, **({"train": 16, "val": 6} if self.quick else {}))
-        elif (self.images / "train").is_dir() and (self.images / "val").is_dir():
+        elif parts := _parts(self.images):
             with new_directory(place) as root:
-                for part in ("train", "val"):
-                    os.symlink((self.images / part).resolve(), root / part)
+                for part in parts:
+                    os.symlink(part.resolve(), root / part.name)
         else:
             split_folder(self.images, place)
 
@@ -119,7 +120,8 @@ class Demo:
             if not (self.out / f"{part}.tok").exists():
                 source = self._pixels(part)
                 bar = Bar(f"tokenize {part}", len(source), quiet=self.quiet)
-                tokenize(source, tokenizer, card, self.out / f"{part}.tok", device, progress=bar.update)
+                used = None if part == "train" else Store(self.out / "train.tok").used
+                tokenize(source, tokenizer, card, self.out / f"{part}.tok", device, used=used, progress=bar.update)
                 bar.close()
 
     def _token(self) -> None:
@@ -173,7 +175,7 @@ class Demo:
         share = token["bytes_per_image"] / jpeg["bytes_per_image"]
         relative = token["accuracy"] / max(1e-9, results["pixel"]["accuracy"])
         page = Page(
-            "Tilework demo" + (": a quick trial of a few steps, which learns nothing" if self.quick else ""),
+            "Tilework demo" + (" (a quick trial of a few steps)" if self.quick else ""),
             f"The same ViT, trained for the same number of steps from stored tokens and from pixels: "
             f"{relative:.0%} of the accuracy from {share:.1%} of the bytes.",
         )
@@ -236,13 +238,20 @@ class Demo:
         rest = np.setdiff1d(np.arange(len(order)), first)
         shown = order[np.concatenate([np.sort(first), rest])[:12]]  # one of each class before a second one
         tokenizer, _ = load_tokenizer(self.out / "tokenizer")
-        ids = Store(self.out / "val.tok").batch(shown[:10])
+        tokens = Store(self.out / "val.tok")
+        ids = tokens.batch(shown[:10])
         rows = {
             "image": val.batch(shown[:10]).x.permute(0, 2, 3, 1).numpy(),
             "codes": code_pictures(ids, store.codebook),
-            "decoded": tokenizer.decode(torch.from_numpy(ids)).permute(0, 2, 3, 1).numpy(),
+            "decoded": tokenizer.decode(torch.from_numpy(tokens.used[ids])).permute(0, 2, 3, 1).numpy(),
         }
         return shown, rows_of_pictures(rows)
+
+
+def _parts(images: Path) -> list[Path]:
+    """train/ and val/ below a folder, if it has both."""
+    parts = [images / "train", images / "val"]
+    return parts if all(part.is_dir() for part in parts) else []
 
 
 def split_folder(images: Path, out: Path, every: int = 5) -> None:

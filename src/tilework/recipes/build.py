@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from safetensors.numpy import load, save
 from torch import nn
 
 from tilework.augment import Augment, apply_all, check_chain
@@ -33,6 +34,7 @@ from tilework.train.checkpoint import latest_checkpoint, load_model_weights
 from tilework.train.log import Bar, counted, notice
 
 CONFIG, DATA, RESULTS, QUARANTINE = "run.yaml", "data.json", "results.json", "quarantine.json"
+CODEBOOK = "codebook.safetensors"  # of the tokens that a run was trained on, and their numbers in the tokenizer
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,9 @@ def prepare(run: Run, data: Path, val: Path | None, out: Path, place: World, tit
         make_directory(out)
         write(out / CONFIG, to_yaml(run).encode())
         write_json(out / DATA, {**asdict(spec), "train": str(data), "val": str(val) if val else None})
+        if isinstance(source, TokenSource):
+            tensors = {"codebook": source.store.codebook, "used": source.store.used}
+            write(out / CODEBOOK, save(tensors))
         broken = [asdict(b) for s in (source, judge) for b in getattr(s, "broken", ())]
         if broken:
             write_json(out / QUARANTINE, broken)
@@ -208,7 +213,8 @@ def evaluate_run(
             store = Path(folder) / "data.tok"
             encoder, card = load_tokenizer(Path(tokenizer))
             images = ImageSource.load(data, card.size, spec.classes, run.max_broken)
-            tokenize(images, encoder, card, store, place)
+            used = load((path / CODEBOOK).read_bytes())["used"]
+            tokenize(images, encoder, card, store, place, used=used)
             return _judge(run, spec, model, TokenSource(Store(store), spec.classes), place, str(tokenizer))
     return _judge(run, spec, model, source, place, str(data))
 

@@ -7,6 +7,22 @@ from tilework.store.pairwise import Pairwise
 from tilework.store.rans import Rans
 from tilework.store.rans_context import RansContext
 from tilework.store.reader import Store
+from tilework.store.seal import seal
+from tilework.store.spool import Plan, Spool, spool_of
 from tilework.store.writer import StoreWriter
 
-__all__ = ["Codec", "Packed", "Pairwise", "Rans", "RansContext", "Store", "StoreWriter", "choose_codec", "codecs"]
+__all__ = [
+    "Codec",
+    "Packed",
+    "Pairwise",
+    "Plan",
+    "Rans",
+    "RansContext",
+    "Spool",
+    "Store",
+    "StoreWriter",
+    "choose_codec",
+    "codecs",
+    "seal",
+    "spool_of",
+]

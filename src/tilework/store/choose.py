@@ -16,8 +16,11 @@ SAMPLE_TOKENS = 1 << 22
 FAST = ("packed", "rans", "rans-context")  # what "auto" chooses from: all decode faster than a model can eat
 
 
-def choose_codec(name: str, ids: np.ndarray, vocabulary: int, columns: int) -> tuple[str, Codec]:
-    """The codec named, or the smallest of the fast ones for "auto", fitted to a sample. ids: (N, T)."""
+def choose_codec(name: str, ids: np.ndarray, vocabulary: int, columns: int, images: int = 0) -> tuple[str, Codec]:
+    """The codec named, or the smallest of the fast ones for "auto", fitted to a sample.
+
+    ids: (N, T), all of them or a sample; images: number of all, where that is more.
+    """
     names: Sequence[str] = FAST if name == "auto" else (name,)
     sample = ids[:: -(-ids.size // SAMPLE_TOKENS)]  # evenly spread: images often come sorted by class
     fitted: dict[str, Codec] = {}
@@ -31,7 +34,7 @@ def choose_codec(name: str, ids: np.ndarray, vocabulary: int, columns: int) -> t
         return next(iter(fitted.items()))
     # sizes are measured on images that need not be in the sample
     judge = ids[:: max(1, len(ids) // 4096)].astype(np.int32)
-    return min(fitted.items(), key=lambda entry: _bytes(entry[1], judge, len(ids)))
+    return min(fitted.items(), key=lambda entry: _bytes(entry[1], judge, images or len(ids)))
 
 
 def _bytes(codec: Codec, judge: np.ndarray, images: int) -> float:

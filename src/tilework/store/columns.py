@@ -1,28 +1,168 @@
-"""Columns: one value per image, beside the shards, as safetensors."""
+"""Columns: one value per image, beside the shards.
+
+An array or a list of texts is one safetensors file. Byte strings and arrays of varying length are records in shards of
+their own, so that any of them is read alone and checked.
+
+N images
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, overload
 
 import numpy as np
 from safetensors.numpy import load, save
 
+from tilework.core.errors import DamageError, InputError
+from tilework.store.shard import ShardEntry, Shards, write_shards
 
-def pack_column(values: Sequence[str] | np.ndarray) -> bytes:
-    """A column as the bytes of a safetensors file; strings become one text and its offsets."""
+Kind = Literal["array", "text", "bytes", "ragged"]
+Values = np.ndarray | Sequence[Any]  # numbers; or texts, byte strings, or arrays of one type and form
+RECORDS = 1 << 16  # of a shard
+
+
+@dataclass(frozen=True)
+class ColumnEntry:
+    """A column and how it is kept."""
+
+    name: str
+    kind: Kind
+    dtype: str = ""  # of a ragged column's arrays
+    shape: tuple[int, ...] = ()  # of their entries, after the first dimension
+    shards: tuple[ShardEntry, ...] = ()  # of bytes and ragged columns
+
+    @property
+    def file(self) -> str:
+        """Where an array or texts are kept."""
+        return f"columns/{self.name}.safetensors"
+
+
+def entry_of(name: str, values: Values) -> ColumnEntry:
+    """How values are to be kept; refuses what no column can hold."""
+    if not name.isidentifier():
+        raise InputError(f"'{name}' as a column", "letters, digits and _ are allowed")
     if isinstance(values, np.ndarray):
-        return bytes(save({"values": np.ascontiguousarray(values)}))
-    texts = [value.encode("utf-8", "surrogateescape") for value in values]
-    offsets = np.cumsum([0, *map(len, texts)]).astype(np.int64)
-    return bytes(save({"text": np.frombuffer(b"".join(texts), np.uint8), "offsets": offsets}))
+        if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8 or not values.ndim:
+            raise InputError(f"column '{name}' is an array of {values.dtype}", "give numbers, texts, bytes or arrays")
+        return ColumnEntry(name, "array")
+    if all(isinstance(value, str) for value in values):
+        return ColumnEntry(name, "text")
+    if all(isinstance(value, bytes) for value in values):
+        return ColumnEntry(name, "bytes")
+    forms = {(value.dtype.newbyteorder("<").str, value.shape[1:]) if _is_row(value) else None for value in values}
+    if len(forms) != 1 or None in forms:
+        raise InputError(f"column '{name}' mixes kinds of values", "give texts, bytes, or arrays of one type and form")
+    dtype, shape = forms.pop()  # type: ignore[misc]
+    return ColumnEntry(name, "ragged", dtype, tuple(map(int, shape)))
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim > 0 and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8
+
+
+def pack_values(values: Values) -> dict[str, np.ndarray]:
+    """Values of any kind as flat tensors."""
+    if isinstance(values, np.ndarray):
+        return {"values": np.ascontiguousarray(values)}
+    kind = entry_of("x", values).kind
+    if kind == "ragged":
+        lengths = [len(value) for value in values]
+        return {"ragged": np.concatenate(list(values)), "offsets": np.cumsum([0, *lengths]).astype(np.int64)}
+    parts = [v.encode("utf-8", "surrogateescape") if isinstance(v, str) else bytes(v) for v in values]
+    offsets = np.cumsum([0, *map(len, parts)]).astype(np.int64)
+    return {kind: np.frombuffer(b"".join(parts), np.uint8), "offsets": offsets}
+
+
+def unpack_values(tensors: dict[str, np.ndarray]) -> Any:
+    """What `pack_values` was given."""
+    if "values" in tensors:
+        return tensors["values"]
+    cuts = list(pairwise(tensors["offsets"].tolist()))
+    if "ragged" in tensors:
+        return [tensors["ragged"][a:b] for a, b in cuts]
+    data = tensors["text" if "text" in tensors else "bytes"].tobytes()
+    parts = [data[a:b] for a, b in cuts]
+    return [part.decode("utf-8", "surrogateescape") for part in parts] if "text" in tensors else parts
+
+
+def join_values(portions: Sequence[Values]) -> Values:
+    """Portions of a column as one."""
+    if isinstance(portions[0], np.ndarray):
+        return np.concatenate(portions)
+    return [value for portion in portions for value in portion]
+
+
+def take_values(values: Values, index: np.ndarray) -> Values:
+    """Values of some images. index: (B,)."""
+    if isinstance(values, np.ndarray):
+        return values[index]
+    if isinstance(values, RecordColumn):
+        return values.take(index)
+    return [values[i] for i in index.tolist()]
+
+
+def pack_column(values: Values) -> bytes:
+    """An array or texts as the bytes of a safetensors file."""
+    return bytes(save(pack_values(values)))
 
 
 def unpack_column(data: bytes) -> Any:
-    """The values of a column: an array, or a list of strings."""
-    tensors = load(data)
-    if "values" in tensors:
-        return tensors["values"]
-    text, offsets = tensors["text"].tobytes(), tensors["offsets"].tolist()
-    return [text[a:b].decode("utf-8", "surrogateescape") for a, b in pairwise(offsets)]
+    """The values of a safetensors file: an array, or a list of texts."""
+    return unpack_values(load(data))
+
+
+def write_column(root: Path, entry: ColumnEntry, values: Iterable[Values]) -> ColumnEntry:
+    """Write byte strings or ragged arrays, given in portions, as shards; returns the entry that names them."""
+
+    def chunks() -> Iterable[tuple[bytes, np.ndarray]]:
+        for portion in values:
+            if entry.kind == "ragged":
+                records = [np.ascontiguousarray(value, entry.dtype).tobytes() for value in portion]
+            else:
+                records = [bytes(value) for value in portion]
+            yield b"".join(records), np.array([len(record) for record in records], np.int64)
+
+    shards = write_shards(root, f"columns/{entry.name}", chunks(), RECORDS)
+    return ColumnEntry(entry.name, entry.kind, entry.dtype, entry.shape, shards)
+
+
+class RecordColumn(Sequence[Any]):
+    """Byte strings or arrays of varying length, each read when asked for and checked."""
+
+    def __init__(self, root: Path, entry: ColumnEntry) -> None:
+        self._entry = entry
+        self._shards = Shards(root, entry.shards)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"value {index} of {len(self)}")
+        return self.take(np.array([index % len(self)]))[0]
+
+    def take(self, index: np.ndarray) -> list[Any]:
+        """Values of any images. index: (B,)."""
+        out: list[Any] = [None] * len(index)
+        for rows, shard, local in self._shards.find(np.asarray(index, np.int64)):
+            for row, place in zip(rows.tolist(), local.tolist(), strict=True):
+                out[row] = self._value(shard.record(place))
+        return out
+
+    def _value(self, record: bytes) -> Any:
+        if self._entry.kind == "bytes":
+            return record
+        try:
+            return np.frombuffer(record, self._entry.dtype).reshape(-1, *self._entry.shape)
+        except (ValueError, TypeError) as error:
+            raise DamageError(f"a value of column '{self._entry.name}' has another size", "restore it") from error

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from tilework.core.config import decode
 from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.files import sha256, write
+from tilework.store.columns import ColumnEntry
+from tilework.store.shard import ShardEntry
 
 NAME = "manifest.json"
 FORMAT = "tilework store"
 VERSION = 1
 LARGEST = 1 << 28  # bytes
+DTYPES = {f"<{kind}" for kind in ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8")} | {"|b1", "|i1", "|u1"}
 
 
 @dataclass(frozen=True)
@@ -27,36 +31,39 @@ class File:
 
 
 @dataclass(frozen=True)
-class ShardEntry:
-    """A shard and the number of its records."""
-
-    file: str
-    records: int
-
-
-@dataclass(frozen=True)
 class Manifest:
     """Contents and origin of a store."""
 
     images: int
-    grid: tuple[int, int]
+    grid: tuple[int, ...]  # rows and columns of codes, or the length of a sequence
     vocabulary: int
     codec: str
     classes: tuple[str, ...]
     shards: tuple[ShardEntry, ...]
-    columns: tuple[str, ...]
+    columns: tuple[ColumnEntry, ...]
+    views: int = 1  # records of each image, one after another
     tokenizer: dict[str, str] = field(default_factory=dict)  # name, sha256 of its weights
+    tokenizer_codes: int = 0  # of the tokenizer, where the store keeps only those in use
+    substituted: int = 0  # codes that the map of used ones lacked, written as the nearest one it has
     preprocessing: str = ""
     licence: str = ""
     software: str = ""
     files: dict[str, File] = field(default_factory=dict)
 
+    @property
+    def length(self) -> int:
+        """Codes of a record."""
+        return prod(self.grid)
 
-def seal(root: Path, manifest: Manifest) -> None:
-    """Hash every file below the root and write the manifest, last of all."""
-    found = sorted(path for path in root.rglob("*") if path.is_file() and path.name != NAME)
-    files = {path.relative_to(root).as_posix(): File(path.stat().st_size, sha256(path)) for path in found}
-    body = {**asdict(manifest), "files": {name: asdict(file) for name, file in files.items()}}
+
+def write_manifest(root: Path, manifest: Manifest) -> None:
+    """Hash every file that belongs to the store and that the manifest does not know yet, and write it, last of all."""
+    names = [shard.file for shard in manifest.shards] + ["codebook.safetensors"]
+    names += ["tables.safetensors"] if (root / "tables.safetensors").is_file() else []
+    for column in manifest.columns:
+        names += [shard.file for shard in column.shards] or [column.file]
+    files = {n: manifest.files.get(n) or File((root / n).stat().st_size, sha256(root / n)) for n in sorted(names)}
+    body = asdict(replace(manifest, files=files))
     text = {"format": FORMAT, "version": VERSION, **body, "seal": _hash(body)}
     write(root / NAME, (json.dumps(text, indent=1) + "\n").encode())
 
@@ -82,12 +89,29 @@ def read(root: Path) -> Manifest:
         manifest: Manifest = decode(Manifest, text)
     except ConfigError as error:
         raise DamageError(f"{path} is malformed", str(error)) from error
-    sizes = [*manifest.grid, manifest.vocabulary, *(shard.records for shard in manifest.shards)]
-    if not manifest.shards or min(sizes) < 1 or max(sizes) > 1 << 24 or manifest.grid[0] * manifest.grid[1] > 1 << 24:
-        raise DamageError(f"{path} is malformed", "a grid, vocabulary or shard of impossible size")
-    if sum(shard.records for shard in manifest.shards) != manifest.images:
-        raise DamageError(f"the shards of {root} do not add up to {manifest.images} images", "restore the manifest")
+    _check(path, manifest)
     return manifest
+
+
+def _check(path: Path, manifest: Manifest) -> None:
+    """Sizes within reason, before anything is allocated by them; shards that add up; files below the root."""
+    columns = manifest.columns
+    rows = [manifest.shards, *(column.shards for column in columns if column.kind in ("bytes", "ragged"))]
+    sizes = [*manifest.grid, manifest.vocabulary, manifest.views, *(shard.records for row in rows for shard in row)]
+    sizes += [side for column in columns for side in column.shape]
+    if not all(rows) or len(manifest.grid) not in (1, 2) or min(sizes) < 1 or max(*sizes, manifest.length) > 1 << 24:
+        raise DamageError(f"{path} is malformed", "a grid, vocabulary or shard of impossible size")
+    if any(column.kind == "ragged" and column.dtype not in DTYPES for column in columns):
+        raise DamageError(f"{path} is malformed", "a column of an unknown type")
+    if len({column.name for column in columns}) < len(columns) or not all(c.name.isidentifier() for c in columns):
+        raise DamageError(f"{path} is malformed", "column names that cannot be")
+    named = [shard.file for row in rows for shard in row]
+    outside = [name for name in (*named, *manifest.files) if name.startswith("/") or ".." in name.split("/")]
+    if outside or not set(named) <= set(manifest.files):
+        raise DamageError(f"{path} is malformed", "it names files that are not its own")
+    for row, count in zip(rows, [manifest.images * manifest.views, *(len(rows) - 1) * [manifest.images]], strict=True):
+        if sum(shard.records for shard in row) != count:
+            raise DamageError(f"the shards of {path.parent} do not add up to {count} records", "restore the manifest")
 
 
 def _hash(body: dict[str, Any]) -> str:

@@ -1,12 +1,15 @@
 """Reading a store: any image or batch of images, checked on the way.
 
-B images | H, W code grid | K codes | C code dim
+B images | V views | H, W code grid | K codes | C code dim
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
+from os import cpu_count
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,12 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from tilework.core.errors import DamageError, InputError, TileworkError
-from tilework.core.files import sha256
+from tilework.core.errors import DamageError, InputError, OutputError, TileworkError
+from tilework.core.files import locked, sha256, write
 from tilework.store.codec import codecs
-from tilework.store.columns import unpack_column
-from tilework.store.manifest import NAME, Manifest, read
-from tilework.store.shard import Shard
+from tilework.store.columns import RecordColumn, Values, entry_of, pack_column, unpack_column, write_column
+from tilework.store.manifest import NAME, Manifest, read, write_manifest
+from tilework.store.shard import Shards
 
 
 class Store:
@@ -29,20 +32,18 @@ class Store:
         self.path = Path(path)
         self.manifest: Manifest = read(self.path)
         self.grid = self.manifest.grid
+        self.views = self.manifest.views
         self.classes = self.manifest.classes
         self.vocabulary = self.manifest.vocabulary
-        counts = [shard.records for shard in self.manifest.shards]
-        self._firsts = np.cumsum([0, *counts])  # first image of each shard, and the end
-        self._shards: dict[int, Shard] = {}
-        length = self.grid[0] * self.grid[1]
+        self._shards = Shards(self.path, self.manifest.shards)
         tables = self._checked("tables.safetensors", load) if "tables.safetensors" in self.manifest.files else {}
-        self._codec = codecs[self.manifest.codec].load(tables, length, self.vocabulary, self.grid[1])
+        self._codec = codecs[self.manifest.codec].load(tables, self.manifest.length, self.vocabulary, self.grid[-1])
 
     def __len__(self) -> int:
         return self.manifest.images
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """Codes of one image, (H, W) int32."""
+        """Codes of one image, (H, W) int32; of its first view, if there are several."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         return self.batch(np.array([index % len(self)]))[0]
@@ -57,17 +58,19 @@ class Store:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["path"])  # type: ignore[misc]
 
-    def batch(self, index: np.ndarray) -> np.ndarray:
-        """Codes of any images. index: (B,); returns (B, H, W) int32."""
-        index = np.asarray(index, np.int64)
+    def batch(self, index: np.ndarray, view: int | np.ndarray = 0) -> np.ndarray:
+        """Codes of any images. index: (B,); view: one for all, or (B,). Returns (B, H, W) int32, or (B, T)."""
+        index, view = np.asarray(index, np.int64), np.asarray(view, np.int64)
         if index.size and not 0 <= index.min() <= index.max() < len(self):
             raise IndexError(f"images {index.min()}..{index.max()} of {len(self)}")
-        out = np.empty((len(index), self.grid[0] * self.grid[1]), np.int32)
-        owner = np.searchsorted(self._firsts, index, side="right") - 1
-        for number in np.unique(owner).tolist():
-            rows = np.flatnonzero(owner == number)
-            shard = self._shard(number)
-            local = index[rows] - self._firsts[number]
+        if view.size and not 0 <= view.min() <= view.max() < self.views:
+            raise IndexError(f"views {view.min()}..{view.max()} of {self.views}")
+        return self._decode(index * self.views + view)
+
+    def _decode(self, index: np.ndarray) -> np.ndarray:
+        """Codes of records. index: (B,), numbered over images and views."""
+        out = np.empty((len(index), self.manifest.length), np.int32)
+        for rows, shard, local in self._shards.find(index):
             shard.check(local)
             try:
                 out[rows] = self._codec.decode(shard.data, shard.starts[local], shard.sizes[local])
@@ -76,18 +79,54 @@ class Store:
         return out.reshape(-1, *self.grid)
 
     @cached_property
+    def _codes(self) -> dict[str, np.ndarray]:
+        return self._checked("codebook.safetensors", load)
+
+    @cached_property
     def codebook(self) -> np.ndarray:
         """Code vectors, (K, C) float32."""
-        return self._checked("codebook.safetensors", load)["codebook"]
+        if "codebook" not in self._codes or self._codes["codebook"].shape[:1] != (self.vocabulary,):
+            raise DamageError(f"the codebook of {self.path} does not fit its {self.vocabulary} codes", "restore it")
+        return self._codes["codebook"]
+
+    @cached_property
+    def used(self) -> np.ndarray:
+        """The tokenizer's number of each code, (K,): `store.used[ids]` is what its decoder takes."""
+        used = self._codes.get("used", np.arange(self.vocabulary, dtype=np.int32))
+        if used.shape != (self.vocabulary,):
+            raise DamageError(f"the used codes of {self.path} do not fit its {self.vocabulary} codes", "restore them")
+        return used
 
     def column(self, name: str) -> Any:
-        """Values of a column for all images: an array, or a list of strings."""
-        if name not in self.manifest.columns:
-            raise InputError(f"{self.path} has no column '{name}'", f"it has {', '.join(self.manifest.columns)}")
-        values = self._checked(f"columns/{name}.safetensors", unpack_column)
+        """Values of a column for all images: an array, a list of texts, or a sequence that reads them one by one."""
+        entry = next((entry for entry in self.manifest.columns if entry.name == name), None)
+        if entry is None:
+            names = ", ".join(entry.name for entry in self.manifest.columns)
+            raise InputError(f"{self.path} has no column '{name}'", f"it has {names}")
+        if entry.kind in ("bytes", "ragged"):
+            return RecordColumn(self.path, entry)
+        values = self._checked(entry.file, unpack_column)
         if len(values) != len(self):
             raise DamageError(f"column '{name}' of {self.path} has {len(values)} values", "restore it")
         return values
+
+    def add_column(self, name: str, values: Values) -> None:
+        """Put a column beside the shards, which stay as they are; the manifest is written last."""
+        entry = entry_of(name, values)
+        if len(values) != len(self):
+            raise InputError(f"{len(values)} values of column '{name}' for {len(self)} images", "give one each")
+        with locked(self.path):
+            current = read(self.path)
+            if name in (other.name for other in current.columns):
+                raise OutputError(f"{self.path} has a column '{name}'", "choose another name")
+            for left in (self.path / "columns").rglob(".*.tmp"):  # by a process that was killed
+                left.unlink()
+            if entry.kind in ("bytes", "ragged"):
+                entry = write_column(self.path, entry, [values])
+            else:
+                write(self.path / entry.file, pack_column(values))
+            write_manifest(self.path, replace(current, columns=(*current.columns, entry)))
+            self.manifest = read(self.path)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -101,42 +140,66 @@ class Store:
     def histogram(self) -> np.ndarray:
         """How often each code occurs, (K,) int64."""
         counts = np.zeros(self.vocabulary, np.int64)
-        for start in range(0, len(self), 1024):
-            ids = self.batch(np.arange(start, min(start + 1024, len(self))))
+        records = len(self._shards)
+        for start in range(0, records, 4096):
+            ids = self._decode(np.arange(start, min(start + 4096, records)))
             counts += np.bincount(ids.ravel(), minlength=self.vocabulary)
         return counts
 
-    def verify(self) -> list[str]:
-        """Check every file against its hash and every record; returns what is wrong, one line each."""
-        problems = []
-        for name, file in self.manifest.files.items():
-            path = self.path / name
-            if not path.is_file():
-                problems.append(f"{name} is missing")
-            else:
-                try:
-                    if path.stat().st_size != file.bytes or sha256(path) != file.sha256:
-                        problems.append(f"{name} differs from its hash in the manifest")
-                except OSError as error:
-                    problems.append(f"{name} cannot be read ({error})")
+    def verify(
+        self, deep: bool = False, threads: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> list[str]:
+        """Check every file against its hash and every record against its checksum; returns what is wrong, a line each.
+
+        deep: decode every record, not some of them, which finds mistakes of the writer; threads: 0 for all cores.
+        """
         known = {NAME, *self.manifest.files}
         found = {path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file()}
-        problems += [f"{name} is not in the manifest" for name in sorted(found - known)]
-        for number, entry in enumerate(self.manifest.shards):
-            for record in range(entry.records):
-                try:
-                    self.batch(self._firsts[number : number + 1] + record)
-                except TileworkError as error:
-                    problems.append(error.what)
-                    if "record" not in error.what:
-                        break  # the whole shard is unusable
+        problems = [f"{name} is not in the manifest" for name in sorted(found - known)]
+        with ThreadPoolExecutor(threads or cpu_count() or 1) as pool:
+            for done, lines in enumerate(pool.map(self._verify_file, self.manifest.files), 1):
+                problems += lines
+                progress(done, len(self.manifest.files))
+            rows = [self._shards, *(self.column(c.name)._shards for c in self.manifest.columns if c.shards)]
+            jobs = [(shards, number) for shards in rows for number in range(len(shards.entries))]
+            for lines in pool.map(lambda job: _verify_shard(*job), jobs):
+                problems += lines
+        return problems or self._verify_contents(deep)
+
+    def _verify_file(self, name: str) -> list[str]:
+        path, file = self.path / name, self.manifest.files[name]
+        try:
+            if not path.is_file():
+                return [f"{name} is missing"]
+            if path.stat().st_size != file.bytes or sha256(path) != file.sha256:
+                return [f"{name} differs from its hash in the manifest"]
+        except OSError as error:
+            return [f"{name} cannot be read ({error})"]
+        return []
+
+    def _verify_contents(self, deep: bool) -> list[str]:
+        """Whether what the files hold fits together."""
+        problems = []
+        try:
+            _ = self.codebook, self.used, [self.column(entry.name) for entry in self.manifest.columns]
+        except TileworkError as error:
+            problems.append(error.what)
+        count = len(self._shards)
+        some = np.arange(count) if deep else np.linspace(0, count - 1, min(count, 256)).astype(np.int64)
+        for start in range(0, len(some), 4096):
+            index = some[start : start + 4096]
+            try:
+                self._decode(index)
+            except TileworkError:
+                problems += [line for i in index.tolist() if (line := self._verify_record(i))]
         return problems
 
-    def _shard(self, number: int) -> Shard:
-        if number not in self._shards:
-            entry = self.manifest.shards[number]
-            self._shards[number] = Shard(self.path / entry.file, int(self._firsts[number]), entry.records)
-        return self._shards[number]
+    def _verify_record(self, index: int) -> str:
+        try:
+            self._decode(np.array([index]))
+        except TileworkError as error:
+            return f"record {index} of all: {error.what}"
+        return ""
 
     def _checked(self, name: str, parse: Callable[[bytes], Any]) -> Any:
         """Contents of a small file, compared with its hash."""
@@ -149,3 +212,10 @@ class Store:
             return parse(path.read_bytes())
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise DamageError(f"{path} cannot be read", f"restore it ({error})") from error
+
+
+def _verify_shard(shards: Shards, number: int) -> list[str]:
+    try:
+        return shards[number].damaged()
+    except TileworkError as error:
+        return [error.what]

@@ -1,9 +1,14 @@
-"""A shard: header, records, index; every part with its own CRC32C. docs/format.md describes it byte by byte."""
+"""A shard: header, records, index; every part with its own CRC32C. docs/format.md describes it byte by byte.
+
+B records
+"""
 
 from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,24 +21,67 @@ VERSION = 1
 HEADER = struct.Struct("<8sIIQQII")  # magic, version, records, first image, bytes of records, width; CRC of these
 LARGEST_RECORDS = 1 << 20
 LARGEST_BYTES = 1 << 31
+USUAL_BYTES = 1 << 28  # where a shard is closed and the next one begun
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """A shard and the number of its records."""
+
+    file: str
+    records: int
 
 
 def write_shard(path: Path, records: bytes, sizes: np.ndarray, first: int) -> None:
-    """Write a shard of records that lie one after another. sizes: (B,); first: number of its first image."""
+    """Write a shard of records that lie one after another. sizes: (B,); first: number of its first record."""
     if len(sizes) > LARGEST_RECORDS or len(records) > LARGEST_BYTES:
         raise InputError(f"{len(sizes)} records of {len(records)} bytes for one shard", "choose fewer images per shard")
     ends = np.cumsum(sizes)
     crcs = [crc32c(records[end - size : end]) for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
-    width = 2 if sizes.max(initial=0) < 1 << 16 else 4  # bytes of a size in the index
-    index = sizes.astype(f"<u{width}").tobytes() + np.array(crcs, "<u4").tobytes()
+    same = len(sizes) > 0 and sizes.min() == sizes.max()
+    width = 0 if same else 2 if sizes.max(initial=0) < 1 << 16 else 4  # bytes of a size in the index
+    index = (sizes.astype(f"<u{width}").tobytes() if width else b"") + np.array(crcs, "<u4").tobytes()
     head = HEADER.pack(MAGIC, VERSION, len(sizes), first, len(records), width, 0)[:-4]
     write(path, head + struct.pack("<I", crc32c(head)) + records + index + struct.pack("<I", crc32c(index)))
+
+
+def write_shards(
+    root: Path, folder: str, chunks: Iterable[tuple[bytes, np.ndarray]], most: int, most_bytes: int = USUAL_BYTES
+) -> tuple[ShardEntry, ...]:
+    """Records in shards of at most `most` records and about `most_bytes` bytes, however they come.
+
+    chunks: records that lie one after another, and their sizes (B,). How they are cut depends on the records alone.
+    """
+    entries: list[ShardEntry] = []
+    held, sizes, first = bytearray(), np.empty(0, np.int64), 0
+
+    def close() -> None:
+        nonlocal held, sizes, first
+        entries.append(ShardEntry(f"{folder}/{len(entries):05d}.tiles", len(sizes)))
+        write_shard(root / entries[-1].file, bytes(held), sizes, first)
+        held, sizes, first = bytearray(), np.empty(0, np.int64), first + len(sizes)
+
+    for records, lengths in chunks:
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        at = 0
+        while at < len(lengths):
+            fitting = int(np.searchsorted(ends[at:], ends[at] + most_bytes - len(held), side="right")) - 1
+            count = min(most - len(sizes), fitting if len(sizes) else max(1, fitting))
+            if count > 0:
+                held += records[ends[at] : ends[at + count]]
+                sizes = np.concatenate([sizes, lengths[at : at + count]])
+                at += count
+            if count <= 0 or len(sizes) == most:
+                close()
+    if len(sizes):
+        close()
+    return tuple(entries)
 
 
 class Shard:
     """An open shard, memory-mapped; sizes are checked against the file before anything is allocated."""
 
-    def __init__(self, path: Path, first: int, records: int) -> None:
+    def __init__(self, path: Path, first: int, records: int | None = None) -> None:
         self.path = path
         try:
             with path.open("rb") as file:
@@ -41,18 +89,21 @@ class Shard:
         except (OSError, ValueError) as error:
             raise DamageError(f"shard {path.name} cannot be opened", f"restore it ({error})") from error
         self.data = np.frombuffer(self._map, np.uint8)
-        size, width = self._check_header(first, records)
+        size, width, records = self._check_header(first, records)
         index = bytes(self._map[HEADER.size + size : -4])
         if struct.unpack("<I", self._map[-4:])[0] != crc32c(index):
             raise DamageError(f"the index of shard {path.name} is damaged", "restore the shard")
-        self.sizes = np.frombuffer(index, f"<u{width}", records).astype(np.int64)
+        if width:
+            self.sizes = np.frombuffer(index, f"<u{width}", records).astype(np.int64)
+        else:
+            self.sizes = np.full(records, size // max(1, records), np.int64)
         self.crcs = np.frombuffer(index, "<u4", records, offset=width * records)
         if self.sizes.sum() != size:
             raise DamageError(f"the index of shard {path.name} does not add up", "restore the shard")
         self.starts = HEADER.size + np.cumsum(self.sizes) - self.sizes
 
-    def _check_header(self, first: int, records: int) -> tuple[int, int]:
-        """Bytes of all records, and of each size in the index."""
+    def _check_header(self, first: int, records: int | None) -> tuple[int, int, int]:
+        """Bytes of all records, bytes of each size in the index, and the number of records."""
         name = self.path.name
         if len(self._map) < HEADER.size + 4:
             raise DamageError(f"shard {name} is cut short ({len(self._map)} bytes)", "restore it")
@@ -64,11 +115,11 @@ class Shard:
             raise DamageError(f"shard {name} has version {version}, this software reads {VERSION}", "update Tilework")
         if crc != crc32c(head[:-4]):
             raise DamageError(f"the header of shard {name} is damaged", "restore the shard")
-        if (start, count) != (first, records) or count > LARGEST_RECORDS or size > LARGEST_BYTES:
+        if start != first or records not in (None, count) or count > LARGEST_RECORDS or size > LARGEST_BYTES:
             raise DamageError(f"shard {name} is not the one the manifest names", "restore it")
-        if width not in (2, 4) or len(self._map) != HEADER.size + size + (width + 4) * records + 4:
+        if width not in (0, 2, 4) or len(self._map) != HEADER.size + size + (width + 4) * count + 4:
             raise DamageError(f"shard {name} has {len(self._map)} bytes, not what its header says", "restore it")
-        return int(size), int(width)
+        return int(size), int(width), int(count)
 
     def check(self, local: np.ndarray) -> None:
         """Compare the CRC of records with the index. local: (B,) places in this shard."""
@@ -76,3 +127,46 @@ class Shard:
             start = int(self.starts[i])
             if crc32c(self._map[start : start + int(self.sizes[i])]) != self.crcs[i]:
                 raise DamageError(f"record {i} of shard {self.path.name} is damaged", "restore the shard")
+
+    def damaged(self) -> list[str]:
+        """Every record that differs from its CRC, a line each."""
+        lines = []
+        for i in range(len(self.sizes)):
+            try:
+                self.check(np.array([i]))
+            except DamageError as error:
+                lines.append(error.what)
+        return lines
+
+    def record(self, local: int) -> bytes:
+        """One record, checked."""
+        self.check(np.array([local]))
+        start = int(self.starts[local])
+        return bytes(self._map[start : start + int(self.sizes[local])])
+
+
+class Shards:
+    """Records of many shards, numbered through; each shard is mapped when first needed, in each process for itself."""
+
+    def __init__(self, root: Path, entries: tuple[ShardEntry, ...]) -> None:
+        self._root, self.entries = root, entries
+        self.firsts = np.cumsum([0, *(entry.records for entry in entries)])  # first record of each shard, and the end
+        self._open: dict[int, Shard] = {}
+
+    def __len__(self) -> int:
+        return int(self.firsts[-1])
+
+    def __getitem__(self, number: int) -> Shard:
+        if number not in self._open:
+            entry = self.entries[number]
+            self._open[number] = Shard(self._root / entry.file, int(self.firsts[number]), entry.records)
+        return self._open[number]
+
+    def find(self, index: np.ndarray) -> Iterator[tuple[np.ndarray, Shard, np.ndarray]]:
+        """Records by shard. index: (B,); gives the places in it, a shard, and the places in that shard."""
+        if index.size and not 0 <= index.min() <= index.max() < len(self):
+            raise IndexError(f"records {index.min()}..{index.max()} of {len(self)}")
+        owner = np.searchsorted(self.firsts, index, side="right") - 1
+        for number in np.unique(owner).tolist():
+            rows = np.flatnonzero(owner == number)
+            yield rows, self[number], index[rows] - self.firsts[number]

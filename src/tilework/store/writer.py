@@ -1,29 +1,27 @@
-"""Writing a store: codes are spooled, then coded by what suits them all; the directory appears when all is well.
+"""Writing a store in one process: codes are spooled as they come, and sealed at the end.
 
-B images | H, W code grid | K codes | C code dim
+B images | V views | H, W code grid | K codes | C code dim
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
-from safetensors.numpy import save
 
-from tilework.core.errors import InputError
-from tilework.core.files import new_directory, write
-from tilework.store.choose import choose_codec
+from tilework.core.errors import InputError, OutputError
+from tilework.core.files import locked, make_directory
 from tilework.store.codec import check_codes
-from tilework.store.columns import pack_column
-from tilework.store.manifest import Manifest, ShardEntry, seal
-from tilework.store.shard import write_shard
-from tilework.version import __version__
+from tilework.store.columns import Values, entry_of, join_values
+from tilework.store.seal import SHARD_IMAGES, seal
+from tilework.store.spool import Plan, Spool, spool_of
 
-SPOOL = "spool"  # codes as they come, until all are there and tables can be fitted
+PART_TOKENS = 1 << 22  # codes held in memory before they are spooled
 
 
 @dataclass
@@ -37,90 +35,85 @@ class StoreWriter:
     tokenizer: dict[str, str] = field(default_factory=dict)
     preprocessing: str = ""
     licence: str = ""
-    shard_images: int = 65536
+    shard_images: int = SHARD_IMAGES
+    cut: bool = False  # keep only the codes in use, under numbers of their own
+    used: np.ndarray | None = None  # keep these, as another store does
+    views: int = 1
 
     def __enter__(self) -> StoreWriter:
         if self.codebook.ndim != 2 or not self.codebook.size or self.shard_images < 1:
             what = f"a codebook of {self.codebook.shape} and shards of {self.shard_images} images"
             raise InputError(what, "give a (K, C) table and at least one image per shard")
-        self._labels: list[int] = []
-        self._keys: list[str] = []
-        self._grid: tuple[int, int] | None = None
-        self._place: AbstractContextManager[Path] = new_directory(self.path)
-        self._root = self._place.__enter__()
-        self._narrow = np.dtype(np.uint16 if len(self.codebook) <= 1 << 16 else np.uint32)
-        self._spool = (self._root / SPOOL).open("wb")
+        if self.path.exists():
+            raise OutputError(f"{self.path} exists", "choose another place or remove it")
+        self._held: list[tuple[np.ndarray, dict[str, Values]]] = []
+        self._images = self._parts = 0
+        self._grid: tuple[int, ...] | None = None
+        self._spool: Spool | None = None
+        self._place = spool_of(self.path)
+        self._locks = ExitStack()
+        make_directory(self._place)
+        self._locks.enter_context(locked(self._place))
+        for left in self._place.iterdir():  # by a process that was killed
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
-            self._spool.close()
-        else:
-            try:
-                self._finish()
-            except BaseException as failed:
-                self._place.__exit__(type(failed), failed, failed.__traceback__)
-                raise
-        self._place.__exit__(kind, error, trace)
+        try:
+            if kind is None:
+                self._flush()
+                if self._spool is None:
+                    raise InputError(f"no images for {self.path}", "an empty store is of no use")
+                self._locks.close()
+                seal(self._spool, self.path, self.codec, self.cut, self.used, self._parts, self.shard_images)
+        finally:
+            self._locks.close()
+            shutil.rmtree(self._place, ignore_errors=True)
 
-    def add(self, ids: np.ndarray, labels: Sequence[int] | np.ndarray, keys: Sequence[str]) -> None:
-        """Append images. ids: (B, H, W) integers; labels, keys: B each."""
-        if ids.ndim != 3 or 0 in ids.shape[1:] or not np.issubdtype(ids.dtype, np.integer):
+    def add(self, ids: np.ndarray, labels: Sequence[int] | np.ndarray, keys: Sequence[str], **columns: Values) -> None:
+        """Append images with their columns. ids: (B, H, W), (B, V, H, W) with several views, or (B, T) integers."""
+        grid = ids.shape[1 + (self.views > 1) :]
+        views = ids.shape[1] if self.views > 1 and ids.ndim > 1 else 1
+        if len(grid) not in (1, 2) or 0 in grid or views != self.views or not np.issubdtype(ids.dtype, np.integer):
             raise InputError(f"ids of shape {ids.shape} and type {ids.dtype}", "(B, H, W) integers are needed")
-        grid = (int(ids.shape[1]), int(ids.shape[2]))
         if not len(ids) == len(labels) == len(keys):
             raise InputError(f"{len(ids)} images with {len(labels)} labels and {len(keys)} keys", "give one each")
         if self._grid not in (None, grid):
             raise InputError(f"a grid of {grid} in a store of {self._grid}", "resize all images alike")
         self._grid = grid
-        flat = ids.reshape(len(ids), grid[0] * grid[1])
-        check_codes(flat, len(self.codebook), first=len(self._labels))
-        self._spool.write(flat.astype(self._narrow).tobytes())
-        self._labels += [int(label) for label in labels]
-        self._keys += [str(key) for key in keys]
+        check_codes(ids.reshape(len(ids), int(np.prod(ids.shape[1:]))), len(self.codebook), first=self._images)
+        all_columns: dict[str, Values] = {"label": np.asarray(labels, np.int64), "key": list(map(str, keys)), **columns}
+        for name, values in columns.items():
+            entry_of(name, values)
+        narrow = np.uint16 if len(self.codebook) <= 1 << 16 else np.uint32
+        if len(ids):
+            self._held.append((ids.astype(narrow), all_columns))
+            self._images += len(ids)
+        if sum(held.size for held, _ in self._held) >= PART_TOKENS:
+            self._flush()
 
-    def _recode(self, grid: tuple[int, int]) -> tuple[str, tuple[ShardEntry, ...]]:
-        """Spooled codes to shards by the codec that suits them; the spool goes."""
-        self._spool.close()
-        spool = self._root / SPOOL
-        ids = np.memmap(spool, self._narrow, "r", shape=(len(self._labels), grid[0] * grid[1]))
-        name, codec = choose_codec(self.codec, ids, len(self.codebook), grid[1])
-        shards = []
-        for number, first in enumerate(range(0, len(ids), self.shard_images)):
-            part = ids[first : first + self.shard_images].astype(np.int32)
-            records, sizes = codec.encode(part)
-            shards.append(ShardEntry(f"shards/{number:05d}.tiles", len(part)))
-            write_shard(self._root / shards[-1].file, records, sizes, first)
-        if tables := codec.tables():
-            write(self._root / "tables.safetensors", save(tables))
-        del ids
-        spool.unlink()
-        return name, tuple(shards)
-
-    def _finish(self) -> None:
-        if not self._labels or self._grid is None:
-            raise InputError(f"no images for {self.path}", "an empty store is of no use")
-        labels = np.array(self._labels)
-        if labels.min() < 0 or labels.max() >= len(self.classes):
-            raise InputError(f"labels {labels.min()}..{labels.max()} for {len(self.classes)} classes", "check them")
-        codec, shards = self._recode(self._grid)
-        narrow = np.min_scalar_type(len(self.classes) - 1)
-        write(self._root / "codebook.safetensors", save({"codebook": np.ascontiguousarray(self.codebook, np.float32)}))
-        write(self._root / "columns/label.safetensors", pack_column(labels.astype(narrow)))
-        write(self._root / "columns/key.safetensors", pack_column(self._keys))
-        manifest = Manifest(
-            images=len(labels),
-            grid=self._grid,
-            vocabulary=len(self.codebook),
-            codec=codec,
-            classes=tuple(self.classes),
-            shards=shards,
-            columns=("label", "key"),
-            tokenizer=self.tokenizer,
-            preprocessing=self.preprocessing,
-            licence=self.licence,
-            software=f"tilework {__version__}",
-        )
-        seal(self._root, manifest)
+    def _flush(self) -> None:
+        """What is held in memory becomes a part."""
+        if not self._held or self._grid is None:
+            return
+        if self._spool is None:
+            plan = Plan(
+                vocabulary=len(self.codebook),
+                grid=self._grid,
+                classes=tuple(self.classes),
+                views=self.views,
+                tokenizer=self.tokenizer,
+                preprocessing=self.preprocessing,
+                licence=self.licence,
+            )
+            self._spool = Spool.create(self._place, plan, self.codebook)
+        ids = np.concatenate([held for held, _ in self._held])
+        names = self._held[0][1].keys()
+        if any(columns.keys() != names for _, columns in self._held):
+            raise InputError("portions with different columns", "give every image the same columns")
+        columns = {name: join_values([columns[name] for _, columns in self._held]) for name in names}
+        self._spool.put(self._parts, ids, columns)
+        self._parts += 1
+        self._held.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from tilework.data import ImageSource, in_order
@@ -24,10 +25,14 @@ def tokenize(
     device: torch.device,
     licence: str = "",
     codec: str = "auto",
+    used: np.ndarray | None = None,
     batch: int = 64,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Write the codes of every image, in order; the store appears when it is complete."""
+    """Write the codes of every image, in order; the store appears when it is complete.
+
+    used: the tokenizer's codes that the store keeps, as another store does; those in use if it is not given.
+    """
     tokenizer = tokenizer.to(device).eval()
     writer = StoreWriter(
         out,
@@ -37,6 +42,8 @@ def tokenize(
         tokenizer={"name": card.name, "sha256": card.sha256},
         preprocessing=card.preprocessing,
         licence=licence,
+        cut=True,
+        used=used,
     )
     keys, labels = source.folder.keys, source.folder.labels
     with writer:

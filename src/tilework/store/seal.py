@@ -1,0 +1,207 @@
+"""Sealing a spool: all parts become a store, which appears at once and whole.
+
+The codes in use get numbers of their own, the codec that suits them all is fitted, every part is coded anew, and the
+manifest comes last. Everything happens inside the spool; a process killed at any moment leaves a spool that can be
+sealed again, to the same bytes.
+
+N images | V views | T codes of a record | K codes of the tokenizer
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save
+
+from tilework.core.errors import InputError, OutputError
+from tilework.core.files import locked, sync_tree, write
+from tilework.store.choose import SAMPLE_TOKENS, choose_codec
+from tilework.store.codec import Codec
+from tilework.store.columns import ColumnEntry, Values, entry_of, join_values, pack_column, write_column
+from tilework.store.manifest import NAME, Manifest, write_manifest
+from tilework.store.shard import write_shards
+from tilework.store.spool import Part, Spool
+from tilework.version import __version__
+
+TOGETHER = 4096  # records coded in one call
+SHARD_IMAGES = 1 << 16
+
+
+@dataclass(frozen=True)
+class CodeMap:
+    """Codes of the tokenizer to codes of the store."""
+
+    used: np.ndarray  # (K',) the tokenizer's number of each code that is kept
+    number: np.ndarray  # (K,) the store's number of each code of the tokenizer; the nearest kept one if it is not kept
+    kept: np.ndarray  # (K,) whether a code is kept
+
+    @staticmethod
+    def of(used: np.ndarray, codebook: np.ndarray) -> CodeMap:
+        """The map that keeps some codes. codebook: (K, C) of the tokenizer."""
+        kept = np.zeros(len(codebook), bool)
+        kept[used] = True
+        number = np.zeros(len(codebook), np.int32)
+        number[used] = np.arange(len(used))
+        for code in np.flatnonzero(~kept).tolist():
+            number[code] = np.square(codebook[used] - codebook[code]).sum(1).argmin()
+        return CodeMap(used.astype(np.int32), number, kept)
+
+
+def seal(
+    spool: Spool,
+    out: Path,
+    codec: str = "auto",
+    cut: bool = True,
+    used: np.ndarray | None = None,
+    parts: int = 0,
+    shard_images: int = SHARD_IMAGES,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Make the store and remove the spool.
+
+    cut: keep only the codes in use, and their vectors; used: keep these, as another store does (overrules cut);
+    parts: how many there must be, if the plan does not say.
+    """
+    with locked(spool.path):
+        if not _is_done(spool, out):
+            if out.exists():
+                raise OutputError(f"{out} exists", "choose another place or remove it")
+            sealed = spool.path / "sealed"
+            shutil.rmtree(sealed, ignore_errors=True)
+            _Seal(spool, sealed, parts or spool.plan.parts, progress).run(codec, cut, used, shard_images)
+            _publish(spool, sealed, out)
+        spool.remove()
+
+
+def _is_done(spool: Spool, out: Path) -> bool:
+    """Whether the store stands already, and only the spool was left to remove."""
+    mark, manifest = spool.path / "done", out / NAME
+    return mark.is_file() and manifest.is_file() and mark.read_bytes() == _digest(manifest)
+
+
+def _publish(spool: Spool, sealed: Path, out: Path) -> None:
+    try:
+        sync_tree(sealed)
+        write(spool.path / "done", _digest(sealed / NAME))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        sealed.rename(out)
+        sync_tree(out.parent, below=False)
+    except OSError as error:
+        raise OutputError(f"cannot write {out}", str(error)) from error
+
+
+def _digest(manifest: Path) -> bytes:
+    return hashlib.sha256(manifest.read_bytes()).hexdigest().encode()
+
+
+class _Seal:
+    def __init__(self, spool: Spool, root: Path, parts: int, progress: Callable[[int, int], None]) -> None:
+        self.spool, self.plan, self.root, self.progress = spool, spool.plan, root, progress
+        done = set(spool.done())
+        self.parts = range(parts)
+        missing = [number for number in self.parts if number not in done]
+        if missing:
+            shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+            raise InputError(f"{spool.path} lacks {len(missing)} of {parts} parts ({shown})", "spool them first")
+        if extra := sorted(done - set(self.parts)):
+            raise InputError(f"{spool.path} holds a part {extra[0]} beyond the {parts} of its plan", "remove it")
+
+    def run(self, codec: str, cut: bool, used: np.ndarray | None, shard_images: int) -> None:
+        """Two passes over the parts: count, then code."""
+        plan = self.plan
+        counts, columns, images = self._count()
+        if not images:
+            raise InputError(f"no images in {self.spool.path}", "an empty store is of no use")
+        _check_labels(columns.get("label"), plan.classes)
+        if used is None:
+            used = np.flatnonzero(counts) if cut else np.arange(plan.vocabulary)
+        self.map = CodeMap.of(used, self.spool.codebook)
+        every = -(-images * plan.views * int(np.prod(plan.grid)) // SAMPLE_TOKENS)
+        sample = np.concatenate([ids[(-first) % every :: every] for first, ids in self._ids()])
+        name, coder = choose_codec(codec, sample, len(used), plan.grid[-1], images * plan.views)
+        chunks = self._chunks(coder, images * plan.views)
+        shards = write_shards(self.root, "shards", chunks, shard_images * plan.views)
+        if tables := coder.tables():
+            write(self.root / "tables.safetensors", save(tables))
+        tensors = {"codebook": np.ascontiguousarray(self.spool.codebook[used], np.float32)}
+        if len(used) < plan.vocabulary:
+            tensors["used"] = used.astype(np.int32)
+        write(self.root / "codebook.safetensors", save(tensors))
+        manifest = Manifest(
+            images=images,
+            grid=plan.grid,
+            vocabulary=len(used),
+            codec=name,
+            classes=plan.classes,
+            shards=shards,
+            columns=tuple(self._columns(columns)),
+            views=plan.views,
+            tokenizer=plan.tokenizer,
+            tokenizer_codes=plan.vocabulary,
+            substituted=int(counts[~self.map.kept].sum()),
+            preprocessing=plan.preprocessing,
+            licence=plan.licence,
+            software=f"tilework {__version__}",
+        )
+        write_manifest(self.root, manifest)
+
+    def _count(self) -> tuple[np.ndarray, dict[str, Values], int]:
+        """How often each code occurs; arrays and texts of all parts put together; the number of images."""
+        counts = np.zeros(self.plan.vocabulary, np.int64)
+        held: dict[str, list[Values]] = {}
+        self.entries: dict[str, ColumnEntry] = {}
+        images = 0
+        for part in self._each():
+            counts += np.bincount(part.ids.ravel(), minlength=len(counts))
+            if not len(part.ids):
+                continue
+            images += len(part.ids) // self.plan.views
+            found = {name: entry_of(name, values) for name, values in part.columns.items()}
+            if self.entries and found != self.entries:
+                raise InputError(f"the parts of {self.spool.path} have different columns", "spool them alike")
+            self.entries = found
+            for name, entry in found.items():
+                if entry.kind in ("array", "text"):
+                    held.setdefault(name, []).append(part.columns[name])
+        return counts, {name: join_values(values) for name, values in held.items()}, images
+
+    def _columns(self, held: dict[str, Values]) -> Iterator[ColumnEntry]:
+        for name, entry in self.entries.items():
+            if name in held:
+                write(self.root / entry.file, pack_column(_narrow(name, held[name], len(self.plan.classes))))
+                yield entry
+            else:
+                yield write_column(self.root, entry, (part.columns[name] for part in self._each() if len(part.ids)))
+
+    def _each(self) -> Iterator[Part]:
+        return map(self.spool.get, self.parts)
+
+    def _ids(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Codes of the store, part by part, with the number of the first record."""
+        first = 0
+        for part in self._each():
+            yield first, self.map.number[part.ids]
+            first += len(part.ids)
+
+    def _chunks(self, coder: Codec, total: int) -> Iterator[tuple[bytes, np.ndarray]]:
+        for first, ids in self._ids():
+            for at in range(0, len(ids), TOGETHER):
+                yield coder.encode(ids[at : at + TOGETHER])
+                self.progress(min(first + at + TOGETHER, first + len(ids)), total)
+
+
+def _check_labels(labels: Values | None, classes: tuple[str, ...]) -> None:
+    if isinstance(labels, np.ndarray) and not 0 <= labels.min() <= labels.max() < len(classes):
+        raise InputError(f"labels {labels.min()}..{labels.max()} for {len(classes)} classes", "check them")
+
+
+def _narrow(name: str, values: Values, classes: int) -> Values:
+    """Labels in the narrowest type; anything else as it is."""
+    if name != "label" or not isinstance(values, np.ndarray):
+        return values
+    return values.astype(np.min_scalar_type(classes - 1))

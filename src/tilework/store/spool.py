@@ -1,0 +1,146 @@
+"""Spool: where the codes of a store wait until all are there. Any number of processes fill it, in any order.
+
+A part holds the codes of some images in plain bits and their columns, in one file that is whole or absent; writing it
+again gives the same bytes. `seal` makes a store of all parts.
+
+x.tok.spool/plan.json                what all parts have in common
+x.tok.spool/codebook.safetensors     code vectors of the tokenizer
+x.tok.spool/parts/00000.part         a shard: packed codes, then one record with the columns
+
+B images | V views | H, W code grid | K codes | C code dim
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from tilework.core.config import decode
+from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.core.files import write, write_json
+from tilework.store.codec import check_codes
+from tilework.store.columns import Values, entry_of, pack_values, unpack_values
+from tilework.store.packed import Packed
+from tilework.store.shard import Shard, write_shard
+
+LARGEST_VOCABULARY = 1 << 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all parts of a store have in common."""
+
+    vocabulary: int
+    grid: tuple[int, ...]
+    classes: tuple[str, ...]
+    views: int = 1
+    tokenizer: dict[str, str] = field(default_factory=dict)
+    preprocessing: str = ""
+    licence: str = ""
+    parts: int = 0  # that make the store; 0: told when it is sealed
+    source: str = ""  # what is spooled, by a hash of its list: another list is another spool
+
+
+@dataclass(frozen=True)
+class Part:
+    """Codes of some images and their columns."""
+
+    ids: np.ndarray  # (B V, T) int32
+    columns: dict[str, Values]
+
+
+def spool_of(store: Path) -> Path:
+    """Where the codes of a store wait."""
+    return store.with_name(f"{store.name}.spool")
+
+
+class Spool:
+    """A directory of parts."""
+
+    def __init__(self, path: Path, plan: Plan, codebook: np.ndarray) -> None:
+        self.path, self.plan, self.codebook = path, plan, codebook
+        self._packed = Packed(prod(plan.grid), plan.vocabulary)
+
+    @staticmethod
+    def create(path: Path, plan: Plan, codebook: np.ndarray) -> Spool:
+        """A new spool, or the one that is there if it has the same plan. codebook: (K, C)."""
+        if codebook.ndim != 2 or not codebook.size or len(codebook) != plan.vocabulary:
+            raise InputError(f"a codebook of {codebook.shape} for {plan.vocabulary} codes", "give a (K, C) table")
+        if plan.vocabulary > LARGEST_VOCABULARY:
+            raise InputError(f"{plan.vocabulary} codes", f"at most {LARGEST_VOCABULARY} can be stored")
+        if len(plan.grid) not in (1, 2) or min(plan.grid) < 1 or plan.views < 1:
+            raise InputError(f"a grid of {plan.grid} with {plan.views} views", "one or two positive sides are needed")
+        if (path / "plan.json").is_file():
+            found = Spool.open(path)
+            if found.plan != plan or not np.array_equal(found.codebook, codebook.astype(np.float32)):
+                raise OutputError(f"{path} holds the codes of something else", "remove it or choose another output")
+            return found
+        write(path / "codebook.safetensors", save({"codebook": np.ascontiguousarray(codebook, np.float32)}))
+        write_json(path / "plan.json", asdict(plan))
+        return Spool.open(path)
+
+    @staticmethod
+    def open(path: Path) -> Spool:
+        """The spool of a directory."""
+        try:
+            plan: Plan = decode(Plan, json.loads((path / "plan.json").read_bytes()))
+            codebook = load((path / "codebook.safetensors").read_bytes())["codebook"]
+        except FileNotFoundError as error:
+            raise InputError(f"{path} is not a spool", f"it has no {Path(error.filename).name}") from error
+        except (OSError, ValueError, KeyError, ConfigError, SafetensorError) as error:
+            raise DamageError(f"{path} cannot be read", f"remove it and begin again ({error})") from error
+        return Spool(path, plan, codebook)
+
+    def put(self, number: int, ids: np.ndarray, columns: Mapping[str, Values]) -> None:
+        """Write a part. ids: (B, H, W), (B, V, H, W) with several views, or (B, T); columns: B values each."""
+        plan = self.plan
+        shape = (plan.views, *plan.grid) if plan.views > 1 else plan.grid
+        if ids.shape[1:] != shape or not np.issubdtype(ids.dtype, np.integer):
+            raise InputError(f"ids of shape {ids.shape} and type {ids.dtype}", f"(B, {str(shape)[1:]} integers needed")
+        for name, values in columns.items():
+            entry_of(name, values)
+            if len(values) != len(ids):
+                raise InputError(f"{len(values)} values of column '{name}' for {len(ids)} images", "give one each")
+        flat = ids.reshape(len(ids) * plan.views, -1)
+        check_codes(flat, plan.vocabulary)
+        records, sizes = self._packed.encode(flat)
+        tensors = {f"{name}/{part}": x for name, v in columns.items() for part, x in pack_values(v).items()}
+        last = save(tensors)
+        write_shard(self._file(number), records + last, np.append(sizes, len(last)), number)
+
+    def get(self, number: int) -> Part:
+        """A part, checked."""
+        path = self._file(number)
+        shard = Shard(path, number)
+        rows = np.arange(len(shard.sizes) - 1)
+        shard.check(rows)
+        ids = self._packed.decode(shard.data, shard.starts[rows], shard.sizes[rows])
+        try:
+            tensors = load(shard.record(len(rows)))
+            names = sorted({name.split("/")[0] for name in tensors})
+            columns = {
+                name: unpack_values({k.split("/")[1]: v for k, v in tensors.items() if k.split("/")[0] == name})
+                for name in names
+            }
+        except (SafetensorError, KeyError, IndexError, ValueError) as error:
+            raise DamageError(f"part {path.name} is damaged", f"remove it and spool it again ({error})") from error
+        return Part(ids, columns)
+
+    def done(self) -> list[int]:
+        """Numbers of the parts that are there."""
+        return sorted(int(path.stem) for path in (self.path / "parts").glob("*.part") if path.stem.isdigit())
+
+    def remove(self) -> None:
+        """Away with it."""
+        shutil.rmtree(self.path)
+
+    def _file(self, number: int) -> Path:
+        return self.path / f"parts/{number:05d}.part"
