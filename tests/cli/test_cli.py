@@ -7,13 +7,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from small_data import write_images, write_store
 from tilework.cli.main import COMMANDS, main
 from tilework.core.errors import EXIT_CODES, TileworkError
-from tilework.store import Store
+from tilework.store import Plan, Spool, Store, spool_of
 from tilework.version import __version__
 
 
@@ -301,6 +303,70 @@ def test_tokenize_refuses_and_leaves_nothing(
     assert json.loads((tmp_path / "new.tok.quarantine.json").read_text())[0]["path"] == "class0/000.png"
     assert len(Store(out)) == 23
     assert not list(tmp_path.glob(".*tmp"))
+
+
+def test_stores_are_converted_merged_cut_and_split(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shown(*arguments: object) -> dict[str, Any]:
+        assert run(*arguments, "--json") == 0
+        return json.loads(capsys.readouterr().out)
+
+    ids = Store(store).batch(np.arange(48))
+    assert shown("convert", store, "--codec", "pairwise", "--out", tmp_path / "p.tok")["codec"] == "pairwise"
+    assert np.array_equal(Store(tmp_path / "p.tok").batch(np.arange(48)), ids)
+    shown("convert", store, "--to", "seit", "--out", tmp_path / "seit")
+    shown("convert", tmp_path / "seit", "--grid", 8, 8, "--out", tmp_path / "s.tok")
+    assert np.array_equal(Store(tmp_path / "s.tok").batch(np.arange(48)), ids)
+    shown("convert", store, "--to", "npy", "--out", tmp_path / "npy")
+    codes = tmp_path / "npy/codes.npy"
+    shown("convert", codes, "--codebook", tmp_path / "npy/codebook.npy", "--out", tmp_path / "n.tok")
+    assert np.array_equal(Store(tmp_path / "n.tok").batch(np.arange(48)), ids)
+    assert shown("split", store, "--fraction", 0.75, "--out", tmp_path / "a.tok", tmp_path / "b.tok")
+    assert (len(Store(tmp_path / "a.tok")), len(Store(tmp_path / "b.tok"))) == (36, 12)
+    assert shown("merge", tmp_path / "a.tok", tmp_path / "b.tok", "--out", tmp_path / "m.tok")["images"] == 48
+    np.save(tmp_path / "scores.npy", np.linspace(0, 1, 48))
+    assert shown("column", store, "c_score", tmp_path / "scores.npy")["bytes_per_image"] > 8
+    best = ["subset", store, "--fraction", 0.25, "--score", "c_score", "--out", tmp_path / "c.tok"]
+    assert shown(*best)["images"] == 12
+    assert Store(tmp_path / "c.tok").column("key") == [f"{i}.png" for i in range(36, 48)]
+    (tmp_path / "keys.txt").write_text("3.png\n5.png\n")
+    assert shown("subset", store, "--keys", tmp_path / "keys.txt", "--out", tmp_path / "k.tok")["images"] == 2
+    assert run("verify", store, "--deep") == 0
+
+
+def test_conversions_that_cannot_be(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--out", tmp_path / "new.tok"]
+    assert "nothing that can be converted" in fails(capsys, 3, "convert", tmp_path / "nowhere", *out)
+    assert "leave out --to" in fails(capsys, 4, "convert", tmp_path, "--to", "seit", *out)
+    assert "'zip'" in fails(capsys, 4, "convert", store, "--codec", "zip", *out)
+    assert "exists" in fails(capsys, 7, "convert", store, "--out", store)
+    assert "one of them" in fails(capsys, 4, "subset", store, *out)
+    assert "leaves nothing" in fails(
+        capsys, 3, "split", store, "--fraction", 1, "--out", tmp_path / "x", tmp_path / "y"
+    )
+    assert "no column" in fails(capsys, 3, "subset", store, "--fraction", 0.5, "--score", "nope", *out)
+    assert "is not a spool" in fails(capsys, 3, "seal", tmp_path / "new.tok")
+    (tmp_path / "few.txt").write_text("a\n")
+    assert "1 values of column" in fails(capsys, 3, "column", store, "few", tmp_path / "few.txt")
+    assert "has a column 'key'" in fails(capsys, 7, "column", store, "key", _lines(tmp_path / "k.txt", 48))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["few.txt", "k.txt", "train.tok"]
+
+
+def _lines(path: Path, count: int) -> Path:
+    path.write_text("x\n" * count)
+    return path
+
+
+def test_seal_makes_a_store_of_a_spool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spool = Spool.create(spool_of(tmp_path / "a.tok"), Plan(9, (2, 2), ("a",), parts=2), np.zeros((9, 1)))
+    columns = {"label": np.zeros(3, int), "key": list("abc")}
+    spool.put(1, np.ones((3, 2, 2), int), columns)
+    assert "lacks 1 of 2 parts (0)" in fails(capsys, 3, "seal", tmp_path / "a.tok")
+    spool.put(0, np.ones((3, 2, 2), int), {**columns, "key": list("xyz")})
+    assert run("seal", tmp_path / "a.tok") == 0
+    assert Store(tmp_path / "a.tok").column("key") == list("xyzabc")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.tok"]
 
 
 def test_a_recipe_of_another_kind_is_refused(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

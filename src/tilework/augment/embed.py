@@ -34,6 +34,8 @@ class Embed(Augment):
         """The same step with the codebook of the data."""
         if codebook is None:
             raise ConfigError("augmentation 'embed' needs a codebook", "train on a token store")
+        if not codebook.shape[1]:
+            raise ConfigError("the store has no code vectors", "convert it again with --codebook")
         if self.standardise:
             codebook = (codebook - codebook.mean(0)) / codebook.std(0, correction=0).clamp(min=1e-6)
         bound = Embed(self.standardise)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -24,3 +25,22 @@ def _short(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return " x ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@contextmanager
+def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A function that shows (done, total) as a bar."""
+    from tilework.train.log import Bar
+
+    bars: list[Bar] = []
+
+    def update(done: int, total: int) -> None:
+        if not bars:
+            bars.append(Bar(title, total, quiet=quiet))
+        bars[0].update(done)
+
+    try:
+        yield update
+    finally:
+        for bar in bars:
+            bar.close()

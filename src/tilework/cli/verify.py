@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from tilework.cli.arguments import Json, StorePath
-from tilework.cli.output import show
+from tilework.cli.output import progress_bar, show
 
 
-def verify(store: StorePath, /, json: Json = False) -> None:
+def verify(store: StorePath, /, deep: bool = False, json: Json = False) -> None:
     """Check every file and every record of a token store.
 
     Try:
       tilework verify train.tok
+
+    Args:
+        deep: Decode every record as well, not only some.
     """
     from tilework.core.errors import DamageError
     from tilework.store import Store
 
     tokens = Store(store)
-    problems = tokens.verify()
+    with progress_bar("verify", quiet=json) as progress:
+        problems = tokens.verify(deep, progress=progress)
     if json:
         show({"store": str(store), "images": len(tokens), "problems": problems}, True)
     elif not problems:

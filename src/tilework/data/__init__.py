@@ -1,5 +1,6 @@
 """Image and token sources, their order, and batches."""
 
+from tilework.data.dataset import TokenDataset
 from tilework.data.images import Broken, ImageFolder, ImageSource, decode_image
 from tilework.data.loader import Loader, in_order
 from tilework.data.order import epoch_order
@@ -12,6 +13,7 @@ __all__ = [
     "ImageSource",
     "Loader",
     "Source",
+    "TokenDataset",
     "TokenSource",
     "decode_image",
     "epoch_order",

@@ -7,6 +7,7 @@ from tilework.store.pairwise import Pairwise
 from tilework.store.rans import Rans
 from tilework.store.rans_context import RansContext
 from tilework.store.reader import Store
+from tilework.store.rearrange import gather, merge, pick_fraction, pick_keys
 from tilework.store.seal import seal
 from tilework.store.spool import Plan, Spool, spool_of
 from tilework.store.writer import StoreWriter
@@ -23,6 +24,10 @@ __all__ = [
     "StoreWriter",
     "choose_codec",
     "codecs",
+    "gather",
+    "merge",
+    "pick_fraction",
+    "pick_keys",
     "seal",
     "spool_of",
 ]

@@ -72,7 +72,7 @@ class Spool:
     @staticmethod
     def create(path: Path, plan: Plan, codebook: np.ndarray) -> Spool:
         """A new spool, or the one that is there if it has the same plan. codebook: (K, C)."""
-        if codebook.ndim != 2 or not codebook.size or len(codebook) != plan.vocabulary:
+        if codebook.ndim != 2 or not len(codebook) or len(codebook) != plan.vocabulary:
             raise InputError(f"a codebook of {codebook.shape} for {plan.vocabulary} codes", "give a (K, C) table")
         if plan.vocabulary > LARGEST_VOCABULARY:
             raise InputError(f"{plan.vocabulary} codes", f"at most {LARGEST_VOCABULARY} can be stored")

@@ -29,7 +29,7 @@ class StoreWriter:
     """`with StoreWriter(path, ...) as writer: writer.add(ids, labels, keys)`."""
 
     path: Path
-    codebook: np.ndarray  # (K, C) float32
+    codebook: np.ndarray  # (K, C) float32; C is 0 where the code vectors are not known
     classes: Sequence[str]
     codec: str = "auto"  # the smallest of the fast ones
     tokenizer: dict[str, str] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class StoreWriter:
     views: int = 1
 
     def __enter__(self) -> StoreWriter:
-        if self.codebook.ndim != 2 or not self.codebook.size or self.shard_images < 1:
+        if self.codebook.ndim != 2 or not len(self.codebook) or self.shard_images < 1:
             what = f"a codebook of {self.codebook.shape} and shards of {self.shard_images} images"
             raise InputError(what, "give a (K, C) table and at least one image per shard")
         if self.path.exists():

@@ -1,0 +1,77 @@
+"""`tilework convert`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from tilework.cli.arguments import Json, OptionalPath
+from tilework.cli.output import progress_bar, show
+
+
+def convert(
+    source: Annotated[Positional[Path], arg(metavar="SOURCE")],
+    /,
+    out: Path,
+    to: Literal["store", "seit", "npy"] = "store",
+    codec: str = "auto",
+    grid: Annotated[tuple[int, int] | None, arg(metavar="H W", help_behavior_hint="(optional)")] = None,
+    name: str = "",
+    codebook: OptionalPath = None,
+    labels: OptionalPath = None,
+    licence: str = "",
+    json: Json = False,
+) -> None:
+    """Turn a store into another form or codec, or other people's files into a store.
+
+    Try:
+      tilework convert train.tok --codec pairwise --out archive.tok
+      tilework convert seit-files --grid 32 32 --out train.tok
+      tilework convert train.tok --to seit --name train --out seit-files
+      tilework convert codes.npy --codebook codebook.npy --labels labels.npy --out train.tok
+
+    Args:
+        source: Token store, folder of SeiT's published files (NAME-token.data.bin.gz, ...), or .npy file of codes.
+        out: Store or folder to write.
+        to: What to write: a store, SeiT's files, or numpy arrays.
+        codec: Of the store: packed, rans, rans-context, auto for the smallest of them, or pairwise for archives.
+        grid: Rows and columns of codes, where the source does not say.
+        name: Data set among SeiT's files: to read where there are several, or to write.
+        codebook: Code vectors of a .npy file of codes, (K, C).
+        labels: Labels of a .npy file of codes, (N,).
+        licence: Note on the terms of the data, kept in the store.
+    """
+    import numpy as np
+
+    from tilework.core.errors import ConfigError, InputError
+    from tilework.data.npy_files import read_npy, write_npy
+    from tilework.data.seit_files import find_names, read_seit, write_seit
+    from tilework.store import Store, codecs, gather
+
+    if codec != "auto":
+        codecs[codec]  # an unknown name is refused before any work
+    is_store = (source / "manifest.json").is_file()
+    if to != "store" and not is_store:
+        raise ConfigError(f"{source} is not a token store", "make one of it first: leave out --to")
+    with progress_bar("convert", quiet=json) as progress:
+        if is_store:
+            store = Store(source)
+            if to == "store":
+                gather(out, [(store, np.arange(len(store)))], codec, progress=progress)
+            elif to == "seit":
+                write_seit(store, out, name or source.stem, progress)
+            else:
+                write_npy(store, out, progress)
+        elif source.suffix == ".npy":
+            read_npy(source, out, codebook, labels, grid, codec, licence, progress)
+        elif source.is_dir() and find_names(source):
+            if grid is None:
+                raise ConfigError(f"{source} does not say how its codes lie", "add --grid, for example --grid 32 32")
+            read_seit(source, out, grid, name, codec, licence, progress)
+        else:
+            looked = "a store, *-token.data.bin.gz and a .npy file were looked for"
+            raise InputError(f"{source} is nothing that can be converted", looked)
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    show({"output": str(out), "bytes": size, **({"codec": Store(out).manifest.codec} if to == "store" else {})}, json)

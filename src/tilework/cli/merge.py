@@ -1,0 +1,42 @@
+"""`tilework merge`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from tilework.cli.arguments import Json
+from tilework.cli.output import progress_bar, show
+
+
+def merge(
+    stores: Annotated[Positional[tuple[Path, ...]], arg(metavar="STORE")],
+    /,
+    out: Path,
+    codec: str = "",
+    columns: Annotated[tuple[str, ...] | None, arg(metavar="NAME", help_behavior_hint="(optional)")] = None,
+    json: Json = False,
+) -> None:
+    """Put several token stores of one tokenizer together; classes are matched by name.
+
+    Try:
+      tilework merge monday.tok tuesday.tok --out week.tok
+
+    Args:
+        stores: Token stores.
+        out: The store to write.
+        codec: Of the new store; that of the others if it is not given and they agree.
+        columns: Columns to keep beside label and key; those of the first store if not given.
+    """
+    from tilework.core.errors import InputError
+    from tilework.store import Store
+    from tilework.store import merge as run
+
+    if not stores:
+        raise InputError("no stores to merge", "give two or more")
+    with progress_bar("merge", quiet=json) as progress:
+        run(out, [Store(path) for path in stores], codec, columns, progress)
+    made = Store(out)
+    show({"store": str(out), "images": len(made), "classes": len(made.classes), "codes": made.vocabulary}, json)

@@ -1,0 +1,39 @@
+"""`tilework seal`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from tilework.cli.arguments import Json, OptionalPath
+from tilework.cli.output import progress_bar, show
+
+
+def seal(
+    out: Annotated[Positional[Path], arg(metavar="STORE")],
+    /,
+    like: OptionalPath = None,
+    codec: str = "auto",
+    json: Json = False,
+) -> None:
+    """Make a token store of what several processes have spooled beside it (STORE.spool).
+
+    Try:
+      tilework seal train.tok
+
+    Args:
+        out: The store to write.
+        like: A store whose codes this one takes over.
+        codec: packed, rans, rans-context, auto for the smallest of them, or pairwise for archives.
+    """
+    from tilework.store import Spool, Store, spool_of
+    from tilework.store import seal as run
+
+    used = Store(like).used if like else None
+    with progress_bar("seal", quiet=json) as progress:
+        run(Spool.open(spool_of(out)), out, codec, used=used, progress=progress)
+    store = Store(out)
+    size = sum(store.sizes.values()) / len(store)
+    show({"store": str(out), "images": len(store), "codec": store.manifest.codec, "bytes_per_image": size}, json)

@@ -1,0 +1,77 @@
+"""Plain numpy arrays of codes, read and written.
+
+N images | V views | H, W code grid | T codes of a sequence | K codes | C code dim
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tilework.core.errors import InputError
+from tilework.core.files import new_directory
+from tilework.store import Store, StoreWriter
+
+TOGETHER = 4096
+UNLABELLED = "unlabelled"
+
+
+def read_npy(
+    path: Path,
+    out: Path,
+    codebook: Path | None = None,
+    labels: Path | None = None,
+    grid: tuple[int, int] | None = None,
+    codec: str = "auto",
+    licence: str = "",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """A store of an array of codes, (N, H, W) or (N, T); without a codebook it has no code vectors."""
+    ids = _load(path)
+    if ids.ndim not in (2, 3) or not ids.size or not np.issubdtype(ids.dtype, np.integer):
+        raise InputError(f"{path} holds {ids.dtype} of shape {ids.shape}", "(N, H, W) or (N, T) integers are needed")
+    if grid is not None:
+        if ids[0].size != grid[0] * grid[1]:
+            raise InputError(f"{ids[0].size} codes for a grid of {grid[0]}x{grid[1]}", "change --grid")
+        ids = ids.reshape(-1, *grid)
+    table = np.zeros((int(ids.max()) + 1, 0), np.float32) if codebook is None else _load(codebook)
+    numbers = np.zeros(len(ids), np.int64) if labels is None else _load(labels)
+    if numbers.shape != (len(ids),) or not np.issubdtype(numbers.dtype, np.integer) or numbers.min() < 0:
+        raise InputError(f"{labels} holds {numbers.dtype} of shape {numbers.shape}", f"{len(ids)} labels are needed")
+    classes = [UNLABELLED] if labels is None else [str(i) for i in range(int(numbers.max()) + 1)]
+    width = len(str(len(ids)))
+    with StoreWriter(out, table, classes, codec, licence=licence) as writer:
+        for start in range(0, len(ids), TOGETHER):
+            part = np.asarray(ids[start : start + TOGETHER])
+            keys = [f"{i:0{width}d}" for i in range(start, start + len(part))]
+            writer.add(part, numbers[start : start + len(part)], keys)
+            progress(start + len(part), len(ids))
+
+
+def write_npy(store: Store, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+    """codes.npy, (N, H, W) or (N, V, H, W), by the store's numbers; codebook.npy, used.npy, labels.npy, keys.txt."""
+    shape = (store.views, *store.grid) if store.views > 1 else store.grid
+    dtype = np.min_scalar_type(store.vocabulary - 1)
+    with new_directory(folder) as root:
+        codes = np.lib.format.open_memmap(root / "codes.npy", "w+", dtype, (len(store), *shape))
+        for start in range(0, len(store), TOGETHER):
+            index = np.arange(start, min(start + TOGETHER, len(store)))
+            views = [store.batch(index, view) for view in range(store.views)]
+            codes[index] = np.stack(views, 1).reshape(len(index), *shape)
+            progress(start + len(index), len(store))
+        codes.flush()
+        for name, values in (("codebook", store.codebook), ("used", store.used), ("labels", store.column("label"))):
+            np.save(root / f"{name}.npy", values, allow_pickle=False)
+        (root / "keys.txt").write_text("".join(f"{key}\n" for key in store.column("key")), "utf-8", "surrogateescape")
+
+
+def _load(path: Path) -> np.ndarray:
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} cannot be read as a numpy array", str(error)) from error
+    if not isinstance(loaded, np.ndarray):
+        raise InputError(f"{path} holds several arrays", "give a .npy file")
+    return loaded

@@ -1,0 +1,136 @@
+"""The files that SeiT's authors published, read and written: escaped codes under gzip, offsets, labels, codebook.
+
+NAME-token.data.bin.gz      bytes, codes of 255 and more after escapes (store/escape_gzip.py)
+NAME-token.index.npy.gz     where each image starts, and the end: (N + 1,) int64
+NAME-label.txt              one integer per line
+codebook.ckpt               torch tensor, (K, C)
+synonyms.json               {"code": [codes, nearest first]}
+
+Checked against files made by the algorithms of the paper's appendix; the published files themselves were not at hand.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tilework.core.errors import DamageError, InputError
+from tilework.core.files import new_directory
+from tilework.store import Store, StoreWriter
+from tilework.store.escape_gzip import escape, pack, unescape, unpack
+
+SYNONYMS = 5  # nearest codes of each code
+TOGETHER = 4096
+
+
+def find_names(folder: Path) -> list[str]:
+    """Data sets in a folder of such files."""
+    return sorted(path.name.removesuffix("-token.data.bin.gz") for path in folder.glob("*-token.data.bin.gz"))
+
+
+def read_seit(
+    folder: Path,
+    out: Path,
+    grid: tuple[int, int],
+    name: str = "",
+    codec: str = "auto",
+    licence: str = "",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """A store of the published files; images are named by their number."""
+    names = find_names(folder)
+    if (name and name not in names) or (not name and len(names) != 1):
+        raise InputError(f"{folder} holds {', '.join(names) or 'no *-token.data.bin.gz'}", "choose one with --name")
+    name = name or names[0]
+    codebook = _codebook(folder / "codebook.ckpt")
+    symbols = unpack(_bytes(folder / f"{name}-token.data.bin.gz"))
+    offsets = _offsets(folder / f"{name}-token.index.npy.gz")
+    labels = _labels(folder / f"{name}-label.txt", len(offsets) - 1)
+    width = len(str(len(labels)))
+    with StoreWriter(out, codebook, [str(i) for i in range(int(labels.max()) + 1)], codec, licence=licence) as writer:
+        for start in range(0, len(labels), TOGETHER):
+            cut = offsets[start : start + TOGETHER + 1]
+            ids = unescape(symbols[cut[0] : cut[-1]], cut - cut[0])
+            if ids.shape[1] != grid[0] * grid[1]:
+                raise InputError(f"images of {ids.shape[1]} codes for a grid of {grid[0]}x{grid[1]}", "change --grid")
+            numbers = range(start, start + len(ids))
+            writer.add(ids.reshape(-1, *grid), labels[start : start + len(ids)], [f"{i:0{width}d}" for i in numbers])
+            progress(start + len(ids), len(labels))
+
+
+def write_seit(
+    store: Store, folder: Path, name: str, progress: Callable[[int, int], None] = lambda done, total: None
+) -> None:
+    """The published files of a store: codes by the store's numbers, with its codebook."""
+    if store.views > 1:
+        raise InputError(f"{store.path} has {store.views} views of each image", "these files hold one")
+    parts, ends = [], [np.zeros(1, np.int64)]
+    for start in range(0, len(store), TOGETHER):
+        ids = store.batch(np.arange(start, min(start + TOGETHER, len(store))))
+        symbols, offsets = escape(ids.reshape(len(ids), -1))
+        parts.append(symbols)
+        ends.append(offsets[1:] + ends[-1][-1])
+        progress(start + len(ids), len(store))
+    index = io.BytesIO()
+    np.save(index, np.concatenate(ends).astype(np.int64), allow_pickle=False)
+    with new_directory(folder) as root:
+        (root / f"{name}-token.data.bin.gz").write_bytes(pack(np.concatenate(parts)))
+        (root / f"{name}-token.index.npy.gz").write_bytes(gzip.compress(index.getvalue(), mtime=0))
+        (root / f"{name}-label.txt").write_text("".join(f"{label}\n" for label in store.column("label").tolist()))
+        torch.save(torch.from_numpy(store.codebook.copy()), root / "codebook.ckpt")
+        (root / "synonyms.json").write_text(json.dumps(synonyms(store.codebook)))
+
+
+def synonyms(codebook: np.ndarray, count: int = SYNONYMS) -> dict[str, list[int]]:
+    """The nearest codes of each code by cosine, nearest first. codebook: (K, C)."""
+    unit = codebook / np.maximum(np.linalg.norm(codebook, axis=1, keepdims=True), 1e-12)
+    near = unit @ unit.T
+    np.fill_diagonal(near, -np.inf)
+    order = np.argsort(-near, axis=1, kind="stable")[:, : min(count, len(codebook) - 1)]
+    return {str(code): row for code, row in enumerate(order.tolist())}
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read", str(error)) from error
+
+
+def _offsets(path: Path) -> np.ndarray:
+    raw = unpack(_bytes(path)).tobytes()
+    try:
+        offsets = np.load(io.BytesIO(raw), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise DamageError(f"{path} is not a numpy array", f"restore it ({error})") from error
+    if offsets.ndim != 1 or len(offsets) < 2 or not np.issubdtype(offsets.dtype, np.integer) or offsets.min() < 0:
+        raise DamageError(f"{path} holds no offsets", f"an array of {offsets.dtype} with shape {offsets.shape}")
+    return offsets.astype(np.int64)
+
+
+def _labels(path: Path, count: int) -> np.ndarray:
+    try:
+        labels = np.array([int(line) for line in _bytes(path).split()], np.int64)
+    except ValueError as error:
+        raise InputError(f"{path} holds something else than integers", str(error)) from error
+    if len(labels) != count or labels.min() < 0:
+        raise InputError(f"{path} has {len(labels)} labels for {count} images", "one number from 0 each is needed")
+    return labels
+
+
+def _codebook(path: Path) -> np.ndarray:
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a hostile or foreign file makes the unpickler raise; nothing of it runs
+        raise InputError(f"{path} cannot be read as a tensor", str(error).splitlines()[0]) from error
+    tensors = [found] if isinstance(found, torch.Tensor) else list(found.values()) if isinstance(found, dict) else []
+    tables = [t for t in tensors if isinstance(t, torch.Tensor) and t.ndim == 2]
+    if len(tables) != 1:
+        raise InputError(f"{path} does not hold one (K, C) table", f"it holds {len(tables)}")
+    return tables[0].float().numpy()

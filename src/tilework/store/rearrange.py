@@ -1,0 +1,141 @@
+"""Stores made of stores: merged, cut down, split, or coded anew. Every column goes along.
+
+B images | V views | K codes of the tokenizer | C code dim
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tilework.core.errors import InputError
+from tilework.core.rng import words
+from tilework.store.columns import take_values
+from tilework.store.reader import Store
+from tilework.store.writer import StoreWriter
+
+TOGETHER = 4096  # images read at a time
+
+
+def gather(
+    out: Path,
+    picks: Sequence[tuple[Store, np.ndarray]],
+    codec: str = "",
+    columns: Sequence[str] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Write a store of the images picked from stores, in the order given.
+
+    codec: as for StoreWriter; that of the stores if it is not given and they agree.
+    columns: beside label and key; those of the first store if not given.
+    """
+    stores = [store for store, _ in picks]
+    first = stores[0]
+    for other in stores[1:]:
+        _check_alike(first, other)
+    classes = tuple(dict.fromkeys(name for store in stores for name in store.classes))
+    used, codebook = _all_codes(stores)
+    names = [c.name for c in first.manifest.columns] if columns is None else list(columns)
+    extra = [name for name in names if name not in ("label", "key")]
+    writer = StoreWriter(
+        out,
+        codebook,
+        classes,
+        codec=codec or (first.manifest.codec if len({s.manifest.codec for s in stores}) == 1 else "auto"),
+        tokenizer=first.manifest.tokenizer,
+        preprocessing=_joined([store.manifest.preprocessing for store in stores]),
+        licence=_joined([store.manifest.licence for store in stores]),
+        used=used,
+        views=first.views,
+    )
+    total, done = sum(len(index) for _, index in picks), 0
+    with writer:
+        for store, index in picks:
+            number = np.array([classes.index(name) for name in store.classes])
+            labels, keys = number[store.column("label")], np.array(store.column("key"), object)
+            values = {name: store.column(name) for name in extra}
+            for start in range(0, len(index), TOGETHER):
+                part = index[start : start + TOGETHER]
+                taken = {name: take_values(column, part) for name, column in values.items()}
+                writer.add(store.used[_codes(store, part)], labels[part], keys[part].tolist(), **taken)
+                done += len(part)
+                progress(done, total)
+
+
+def merge(
+    out: Path,
+    stores: Sequence[Store],
+    codec: str = "",
+    columns: Sequence[str] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """All images of several stores of one tokenizer; classes are matched by name."""
+    seen: dict[str, Path] = {}
+    for store in stores:
+        for key in store.column("key"):
+            if key in seen:
+                raise InputError(f"'{key}' is in {seen[key]} and in {store.path}", "a key may occur once: use subset")
+            seen[key] = store.path
+    gather(out, [(store, np.arange(len(store))) for store in stores], codec, columns, progress)
+
+
+def pick_fraction(store: Store, fraction: float, seed: int = 0, score: str = "") -> np.ndarray:
+    """A share of each class, at least one image: at random, or those with the highest score. Sorted places."""
+    if not 0 < fraction <= 1:
+        raise InputError(f"a fraction of {fraction}", "more than 0 and at most 1 is needed")
+    if score:
+        rank = -np.asarray(store.column(score), np.float64)
+        if rank.shape != (len(store),):
+            raise InputError(f"column '{score}' has shape {rank.shape}", "one number per image is needed")
+    else:
+        high, low = words(seed, 0, np.arange(len(store)), "subset", 2).T
+        rank = (high << 31) ^ low
+    labels = store.column("label")
+    chosen = []
+    for label in np.unique(labels):
+        places = np.flatnonzero(labels == label)
+        best = places[np.argsort(rank[places], kind="stable")]
+        chosen.append(best[: max(1, round(fraction * len(places)))])
+    return np.sort(np.concatenate(chosen))
+
+
+def pick_keys(store: Store, keys: Sequence[str]) -> np.ndarray:
+    """Images by their keys, in the order of the store."""
+    place = {key: i for i, key in enumerate(store.column("key"))}
+    if unknown := next((key for key in keys if key not in place), None):
+        raise InputError(f"{store.path} has no image '{unknown}'", "check the list of keys")
+    return np.unique(np.array([place[key] for key in keys], np.int64))
+
+
+def _codes(store: Store, index: np.ndarray) -> np.ndarray:
+    """All views of some images. Returns (B, H, W), or (B, V, H, W) with several."""
+    views = [store.batch(index, view) for view in range(store.views)]
+    return views[0] if len(views) == 1 else np.stack(views, 1)
+
+
+def _check_alike(first: Store, other: Store) -> None:
+    a, b = first.manifest, other.manifest
+    for what, mine, yours in (("grid", a.grid, b.grid), ("number of views", a.views, b.views)):
+        if mine != yours:
+            raise InputError(f"{other.path} has another {what} than {first.path}", f"{yours} and {mine}")
+    same = a.tokenizer.get("sha256") == b.tokenizer.get("sha256") and a.tokenizer_codes == b.tokenizer_codes
+    if not same:
+        raise InputError(f"{other.path} was made with another tokenizer than {first.path}", "tokenize it again")
+    _, here, there = np.intersect1d(first.used, other.used, return_indices=True)
+    if not np.array_equal(first.codebook[here], other.codebook[there]):
+        raise InputError(f"{other.path} has other code vectors than {first.path}", "tokenize it again")
+
+
+def _all_codes(stores: Sequence[Store]) -> tuple[np.ndarray, np.ndarray]:
+    """Codes that any of the stores keeps, and a table of the tokenizer's size with their vectors. (K',), (K, C)."""
+    codes = max(stores[0].manifest.tokenizer_codes, *(int(store.used.max()) + 1 for store in stores))
+    table = np.zeros((codes, stores[0].codebook.shape[1]), np.float32)
+    for store in stores:
+        table[store.used] = store.codebook
+    return np.unique(np.concatenate([store.used for store in stores])), table
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return "; ".join(dict.fromkeys(text for text in texts if text))
