@@ -89,6 +89,47 @@ def test_golden_bytes() -> None:
     assert (records.hex(), sizes.tolist()) == CONTEXT_GOLDEN
 
 
+def fixed_pairwise() -> Pairwise:
+    """Tables of whole numbers, so that learning plays no part."""
+    tables = {
+        "u": ((np.arange(4 * 6 * 3) * 37 % 61) - 30).reshape(4, 6, 3).astype(np.int8),
+        "v": ((np.arange(5 * 3) * 23 % 41) - 20).reshape(5, 3).astype(np.int8),
+        "bias": np.array([100, -50, 0, 300, 7], np.int32),
+        "shift": np.array([3], np.int32),
+        "table": np.maximum(0, 65535 - 64 * np.arange(1024)).astype(np.uint16),
+    }
+    return Pairwise.load(tables, 6, 5, 3)
+
+
+def test_golden_bytes_of_pairwise_and_the_formula_of_the_format() -> None:
+    codec = fixed_pairwise()
+    ids = np.array([[4, 0, 3, 3, 1, 2], [0, 0, 0, 0, 0, 0]])
+    records, sizes = codec.encode(ids)
+    assert (records.hex(), sizes.tolist()) == PAIRWISE_GOLDEN
+    tables = codec.tables()
+    x = 1 << 16  # the first image once more, by docs/format.md in Python's integers
+    words: list[int] = []
+    for place in range(5, -1, -1):
+        row, column = divmod(place, 3)
+        around = [(row, column - 1), (row - 1, column), (row - 1, column - 1), (row - 1, column + 1)]
+        near = [int(ids[0, r * 3 + c]) if r >= 0 and 0 <= c < 3 else 5 for r, c in around]
+        hidden = [sum(int(tables["u"][q, near[q], k]) for q in range(4)) for k in range(3)]
+        score = [int(tables["bias"][s]) + sum(hidden[k] * int(tables["v"][s, k]) for k in range(3)) for s in range(5)]
+        mass = [int(tables["table"][min(1023, (max(score) - one) >> 3)]) for one in score]
+        q = ((1 << 16) - 5 << 14) // sum(mass)
+        frequency = [1 + (m * q >> 14) for m in mass]
+        frequency[-1] += (1 << 16) - sum(frequency)
+        code = int(ids[0, place])
+        f, start = frequency[code], sum(frequency[:code])
+        if x >= f << 16:
+            words.append(x & 0xFFFF)
+            x >>= 16
+        x = (x // f << 16) + x % f + start
+    record = x.to_bytes(4, "little") + b"".join(word.to_bytes(2, "little") for word in reversed(words))
+    assert records[: sizes[0]] == record
+
+
+PAIRWISE_GOLDEN = ("02f4653668193d1d", [4, 4])
 RANS_GOLDEN = ("37984f00561f0900", [4, 4])
 CONTEXT_GOLDEN = ("aaf01000", [4])
 

@@ -86,6 +86,13 @@ def test_golden_bytes_of_the_writer(tmp_path: Path) -> None:
     assert (tmp_path / "out.tok/shards/00001.tiles").read_bytes().hex() == GOLDEN
 
 
+def test_the_worked_example_of_the_format() -> None:
+    text = (Path(__file__).parents[2] / "docs/format.md").read_text()
+    block = text.split("54 49 4c 45", 1)[1].split("```", 1)[0]
+    lines = ["54 49 4c 45" + block.splitlines()[0], *block.splitlines()[1:]]
+    assert "".join(line.split("    ")[0].replace(" ", "") for line in lines) == GOLDEN
+
+
 @pytest.mark.parametrize("form", [GOLDEN, WITH_SIZES])
 def test_shard_reads_back(tmp_path: Path, form: str) -> None:
     shard = opened(tmp_path / "shard", bytes.fromhex(form))

@@ -216,6 +216,7 @@ class Store:
 
 def _verify_shard(shards: Shards, number: int) -> list[str]:
     try:
-        return shards[number].damaged()
+        shard = shards[number]
     except TileworkError as error:
         return [error.what]
+    return [f"record {i} of shard {shard.path.name} is damaged" for i in shard.damaged(np.arange(len(shard.sizes)))]

@@ -100,7 +100,8 @@ class Shard:
         self.crcs = np.frombuffer(index, "<u4", records, offset=width * records)
         if self.sizes.sum() != size:
             raise DamageError(f"the index of shard {path.name} does not add up", "restore the shard")
-        self.starts = HEADER.size + np.cumsum(self.sizes) - self.sizes
+        self.ends = HEADER.size + np.cumsum(self.sizes)
+        self.starts = self.ends - self.sizes
 
     def _check_header(self, first: int, records: int | None) -> tuple[int, int, int]:
         """Bytes of all records, bytes of each size in the index, and the number of records."""
@@ -122,21 +123,16 @@ class Shard:
         return int(size), int(width), int(count)
 
     def check(self, local: np.ndarray) -> None:
-        """Compare the CRC of records with the index. local: (B,) places in this shard."""
-        for i in local.tolist():
-            start = int(self.starts[i])
-            if crc32c(self._map[start : start + int(self.sizes[i])]) != self.crcs[i]:
-                raise DamageError(f"record {i} of shard {self.path.name} is damaged", "restore the shard")
+        """Refuse records that differ from their CRC. local: (B,) places in this shard."""
+        if bad := self.damaged(local):
+            raise DamageError(f"record {bad[0]} of shard {self.path.name} is damaged", "restore the shard")
 
-    def damaged(self) -> list[str]:
-        """Every record that differs from its CRC, a line each."""
-        lines = []
-        for i in range(len(self.sizes)):
-            try:
-                self.check(np.array([i]))
-            except DamageError as error:
-                lines.append(error.what)
-        return lines
+    def damaged(self, local: np.ndarray) -> list[int]:
+        """Which of some records differ from their CRC."""
+        places, starts, ends = local.tolist(), self.starts[local].tolist(), self.ends[local].tolist()
+        crcs, data = self.crcs[local].tolist(), self._map
+        rows = zip(places, starts, ends, crcs, strict=True)
+        return [i for i, start, end, crc in rows if crc32c(data[start:end]) != crc]
 
     def record(self, local: int) -> bytes:
         """One record, checked."""
