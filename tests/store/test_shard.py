@@ -98,7 +98,7 @@ def test_shard_reads_back(tmp_path: Path, form: str) -> None:
     shard = opened(tmp_path / "shard", bytes.fromhex(form))
     assert shard.sizes.tolist() == [2, 2]
     assert [shard.data[a : a + 2].tobytes().hex() for a in shard.starts.tolist()] == ["cd05", "000e"]
-    shard.check(np.array([1, 0, 1]))
+    shard.records(np.array([1, 0, 1]))
 
 
 def test_records_of_many_sizes_read_back(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_records_of_many_sizes_read_back(tmp_path: Path) -> None:
     records = [rng.bytes(size) for size in (0, 1, 7, 0, 300, 2)]
     write_shard(tmp_path / "shard", b"".join(records), np.array([len(record) for record in records]), 2**40)
     shard = Shard(tmp_path / "shard", 2**40, 6)
-    shard.check(np.arange(6))
+    shard.records(np.arange(6))
     places = zip(shard.starts.tolist(), shard.sizes.tolist(), strict=True)
     assert [shard.data[start : start + size].tobytes() for start, size in places] == records
 
@@ -155,15 +155,15 @@ def test_damaged_record_is_refused_and_the_other_one_is_not(tmp_path: Path) -> N
     data = bytearray(build())
     data[42] ^= 128  # in record 1
     shard = opened(tmp_path / "name.tiles", bytes(data))
-    shard.check(np.array([0]))
+    shard.records(np.array([0]))
     with pytest.raises(DamageError, match=r"record 1 of shard name\.tiles is damaged"):
-        shard.check(np.array([0, 1]))
+        shard.records(np.array([0, 1]))
 
 
 def test_sizes_that_move_a_border_are_seen(tmp_path: Path) -> None:
     shard = opened(tmp_path / "name.tiles", build(sizes=(1, 3)))  # adds up, checksum of the index right
     with pytest.raises(DamageError, match=r"record 0 of shard name\.tiles is damaged"):
-        shard.check(np.array([0]))
+        shard.records(np.array([0]))
 
 
 @pytest.mark.parametrize("kind", ["absent", "folder"])

@@ -144,7 +144,9 @@ def test_shard_of_another_store_is_found_by_verify(tmp_path: Path, tiny: Path, c
     with StoreWriter(tmp_path / "other.tok", contents.codebook, contents.classes, shard_images=3) as writer:
         writer.add((contents.ids + 1) % 10, contents.labels, contents.keys)
     put(tiny / SHARDS[1], (tmp_path / "other.tok" / SHARDS[1]).read_bytes())
-    assert complaints(tiny) == ["shards/00001.tiles differs from its hash in the manifest"]
+    assert "shards/00001.tiles differs from its hash in the manifest" in complaints(tiny)
+    with pytest.raises(DamageError, match=r"00001\.tiles is not the one the manifest names"):
+        Store(tiny)[3]
 
 
 def test_shard_of_a_store_with_other_records_is_named(tmp_path: Path, tiny: Path, contents: SimpleNamespace) -> None:
@@ -222,12 +224,15 @@ def test_verify_goes_on_after_a_damaged_shard(tiny: Path) -> None:
         {"vocabulary": 1000},
         {"codec": "nonsense"},
         {"codec": ""},
-        {"images": 10**30, "shards": [{"file": SHARDS[0], "records": 10**30}]},
+        {"images": 10**30, "shards": [{"file": SHARDS[0], "records": 10**30, "crc": 0}]},
         {"images": 0, "shards": []},
-        {"images": 7, "shards": [{"file": SHARDS[0], "records": -3}, {"file": SHARDS[1], "records": 10}]},
-        {"shards": [{"file": "", "records": 7}]},
-        {"shards": [{"file": "../../etc/passwd", "records": 7}]},
-        {"shards": [{"file": "a\0b", "records": 7}]},
+        {
+            "images": 7,
+            "shards": [{"file": SHARDS[0], "records": -3, "crc": 0}, {"file": SHARDS[1], "records": 10, "crc": 0}],
+        },
+        {"shards": [{"file": "", "records": 7, "crc": 0}]},
+        {"shards": [{"file": "../../etc/passwd", "records": 7, "crc": 0}]},
+        {"shards": [{"file": "a\0b", "records": 7, "crc": 0}]},
         {"files": {}},
         {"files": {"../outside": {"bytes": -1, "sha256": ""}}},
         {"files": {"a\0b": {"bytes": 1, "sha256": ""}}},

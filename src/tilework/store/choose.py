@@ -38,6 +38,7 @@ def choose_codec(name: str, ids: np.ndarray, vocabulary: int, columns: int, imag
 
 
 def _bytes(codec: Codec, judge: np.ndarray, images: int) -> float:
-    """Bytes of all images, judged by some, and of the tables."""
+    """Bytes of all images, judged by some, with their sizes in the index where they differ, and of the tables."""
     _, sizes = codec.encode(judge)
-    return float(sizes.mean()) * images + sum(table.nbytes for table in codec.tables().values())
+    size = float(sizes.mean()) + (2 if sizes.min() < sizes.max() else 0)
+    return size * images + sum(table.nbytes for table in codec.tables().values())

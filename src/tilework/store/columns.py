@@ -155,8 +155,8 @@ class RecordColumn(Sequence[Any]):
         """Values of any images. index: (B,)."""
         out: list[Any] = [None] * len(index)
         for rows, shard, local in self._shards.find(np.asarray(index, np.int64)):
-            for row, place in zip(rows.tolist(), local.tolist(), strict=True):
-                out[row] = self._value(shard.record(place))
+            for row, record in zip(rows.tolist(), shard.records(local), strict=True):
+                out[row] = self._value(record)
         return out
 
     def _value(self, record: bytes) -> Any:

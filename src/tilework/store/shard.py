@@ -26,14 +26,18 @@ USUAL_BYTES = 1 << 28  # where a shard is closed and the next one begun
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """A shard and the number of its records."""
+    """A shard, the number of its records, and the CRC32C of its index, which tells it from any other."""
 
     file: str
     records: int
+    crc: int
 
 
-def write_shard(path: Path, records: bytes, sizes: np.ndarray, first: int) -> None:
-    """Write a shard of records that lie one after another. sizes: (B,); first: number of its first record."""
+def write_shard(path: Path, records: bytes, sizes: np.ndarray, first: int) -> int:
+    """Write a shard of records that lie one after another; returns the CRC32C of its index.
+
+    sizes: (B,); first: number of its first record.
+    """
     if len(sizes) > LARGEST_RECORDS or len(records) > LARGEST_BYTES:
         raise InputError(f"{len(sizes)} records of {len(records)} bytes for one shard", "choose fewer images per shard")
     ends = np.cumsum(sizes)
@@ -42,7 +46,9 @@ def write_shard(path: Path, records: bytes, sizes: np.ndarray, first: int) -> No
     width = 0 if same else 2 if sizes.max(initial=0) < 1 << 16 else 4  # bytes of a size in the index
     index = (sizes.astype(f"<u{width}").tobytes() if width else b"") + np.array(crcs, "<u4").tobytes()
     head = HEADER.pack(MAGIC, VERSION, len(sizes), first, len(records), width, 0)[:-4]
-    write(path, head + struct.pack("<I", crc32c(head)) + records + index + struct.pack("<I", crc32c(index)))
+    crc = crc32c(index)
+    write(path, head + struct.pack("<I", crc32c(head)) + records + index + struct.pack("<I", crc))
+    return crc
 
 
 def write_shards(
@@ -57,8 +63,8 @@ def write_shards(
 
     def close() -> None:
         nonlocal held, sizes, first
-        entries.append(ShardEntry(f"{folder}/{len(entries):05d}.tiles", len(sizes)))
-        write_shard(root / entries[-1].file, bytes(held), sizes, first)
+        file = f"{folder}/{len(entries):05d}.tiles"
+        entries.append(ShardEntry(file, len(sizes), write_shard(root / file, bytes(held), sizes, first)))
         held, sizes, first = bytearray(), np.empty(0, np.int64), first + len(sizes)
 
     for records, lengths in chunks:
@@ -81,7 +87,7 @@ def write_shards(
 class Shard:
     """An open shard, memory-mapped; sizes are checked against the file before anything is allocated."""
 
-    def __init__(self, path: Path, first: int, records: int | None = None) -> None:
+    def __init__(self, path: Path, first: int, records: int | None = None, crc: int | None = None) -> None:
         self.path = path
         try:
             with path.open("rb") as file:
@@ -93,6 +99,8 @@ class Shard:
         index = bytes(self._map[HEADER.size + size : -4])
         if struct.unpack("<I", self._map[-4:])[0] != crc32c(index):
             raise DamageError(f"the index of shard {path.name} is damaged", "restore the shard")
+        if crc not in (None, crc32c(index)):
+            raise DamageError(f"shard {path.name} is not the one the manifest names", "restore it")
         if width:
             self.sizes = np.frombuffer(index, f"<u{width}", records).astype(np.int64)
         else:
@@ -122,23 +130,25 @@ class Shard:
             raise DamageError(f"shard {name} has {len(self._map)} bytes, not what its header says", "restore it")
         return int(size), int(width), int(count)
 
-    def check(self, local: np.ndarray) -> None:
-        """Refuse records that differ from their CRC. local: (B,) places in this shard."""
-        if bad := self.damaged(local):
+    def records(self, local: np.ndarray) -> list[bytes]:
+        """Some records, each compared with its CRC. local: (B,) places in this shard."""
+        records, bad = self._read(local)
+        if bad:
             raise DamageError(f"record {bad[0]} of shard {self.path.name} is damaged", "restore the shard")
+        return records
 
-    def damaged(self, local: np.ndarray) -> list[int]:
-        """Which of some records differ from their CRC."""
-        places, starts, ends = local.tolist(), self.starts[local].tolist(), self.ends[local].tolist()
-        crcs, data = self.crcs[local].tolist(), self._map
-        rows = zip(places, starts, ends, crcs, strict=True)
-        return [i for i, start, end, crc in rows if crc32c(data[start:end]) != crc]
+    def damaged(self) -> list[int]:
+        """Places of the records that differ from their CRC."""
+        portions = np.array_split(np.arange(len(self.sizes)), 1 + len(self.sizes) // 4096)
+        return [i for portion in portions for i in self._read(portion)[1]]
 
-    def record(self, local: int) -> bytes:
-        """One record, checked."""
-        self.check(np.array([local]))
-        start = int(self.starts[local])
-        return bytes(self._map[start : start + int(self.sizes[local])])
+    def _read(self, local: np.ndarray) -> tuple[list[bytes], list[int]]:
+        """Records, and which of them differ from their CRC."""
+        data = self._map
+        places = zip(self.starts[local].tolist(), self.ends[local].tolist(), strict=True)
+        records = [data[start:end] for start, end in places]
+        expected = zip(local.tolist(), records, self.crcs[local].tolist(), strict=True)
+        return records, [i for i, record, crc in expected if crc32c(record) != crc]
 
 
 class Shards:
@@ -155,7 +165,8 @@ class Shards:
     def __getitem__(self, number: int) -> Shard:
         if number not in self._open:
             entry = self.entries[number]
-            self._open[number] = Shard(self._root / entry.file, int(self.firsts[number]), entry.records)
+            place, first = self._root / entry.file, int(self.firsts[number])
+            self._open[number] = Shard(place, first, entry.records, entry.crc)
         return self._open[number]
 
     def find(self, index: np.ndarray) -> Iterator[tuple[np.ndarray, Shard, np.ndarray]]:
