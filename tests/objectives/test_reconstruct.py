@@ -16,7 +16,7 @@ from tilework.tokenizers import VitVqConfig
 
 def objective(**settings: object) -> Reconstruct:
     torch.manual_seed(0)
-    model = VitVqConfig(patch=4, codes=12, code_dim=4, width=16, depth=1, heads=2).build(3, (8, 8), 0)
+    model = VitVqConfig(patch=4, codes=12, code_dim=4, width=16, depth=1, heads=2, cosine=True).build(3, (8, 8), 0)
     return ReconstructConfig(**{"warm_steps": 2, **settings}).build(model)
 
 
@@ -31,13 +31,13 @@ def at(step: int) -> Draws:
 
 def test_the_warm_phase_is_a_plain_autoencoder() -> None:
     one = objective()
-    codes = one.model.codes.clone()
+    codes = one.model.quantiser.table.clone()
     out = one(batch(), at(0))
     expected = (one.model.pixels(one.model.features(batch().x)) - batch().x).square().mean()
     torch.testing.assert_close(out["mse"], expected.detach())
     out["loss"].backward()
     assert all(p.grad is not None for p in one.parameters())
-    assert torch.equal(one.model.codes, codes)
+    assert torch.equal(one.model.quantiser.table, codes)
 
 
 def test_codes_start_at_cluster_centres_of_the_features() -> None:
@@ -57,7 +57,7 @@ def test_loss_is_the_sum_of_its_parts() -> None:
     out = one(batch(), at(3))
     features = one.model.features(batch().x)
     vectors = one.model.codebook[one.model.nearest(features)]
-    distance = (features - vectors).square().sum(-1).mean()
+    distance = (features - vectors).square().mean()
     mse = (one.model.pixels(vectors) - batch().x).square().mean()
     torch.testing.assert_close(out["loss"], mse + 1.5 * distance)
 
@@ -66,14 +66,14 @@ def test_gradient_reaches_the_encoder_through_the_codes() -> None:
     one = objective(commitment=0.0)
     one(batch(), at(2))
     one(batch(), at(3))["loss"].backward()
-    assert one.model.embed.weight.grad.abs().sum() > 0
+    assert one.model.straight_in.weight.grad.abs().sum() > 0
 
 
 def test_idle_codes_are_revived() -> None:
     one = objective(revive_every=5)
     one(batch(), at(2))
     with torch.no_grad():
-        one.model.codes[3:] = -one.model.features(batch().x).flatten(0, 2).mean(0)  # far from everything
+        one.model.quantiser.table[3:] = -one.model.features(batch().x).flatten(0, 2).mean(0)  # far from everything
     one.usage.zero_()
     one(batch(), at(3))
     assert len(one.model.nearest(one.model.features(batch().x)).unique()) <= 4

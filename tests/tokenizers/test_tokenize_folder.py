@@ -26,7 +26,9 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def tokenizer() -> VitVq:
     torch.manual_seed(0)
-    return VitVqConfig(patch=4, codes=64, code_dim=6, width=16, depth=1, heads=2).build(3, SIZE, 0).eval()
+    model = VitVqConfig(patch=4, codes=64, code_dim=6, width=16, depth=1, heads=2).build(3, SIZE, 0).eval()
+    model.start(torch.rand(8, 3, *SIZE))
+    return model
 
 
 @pytest.fixture

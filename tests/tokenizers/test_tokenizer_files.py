@@ -84,6 +84,7 @@ def test_only_weights_and_settings_are_written(saved: Path) -> None:
         "width": 16,
         "depth": 1,
         "heads": 2,
+        "cosine": False,
     }
 
 
@@ -134,7 +135,7 @@ def test_weights_that_are_no_safetensors(saved: Path, data: bytes) -> None:
 
 def test_weights_with_a_tensor_missing(saved: Path) -> None:
     tensors = load((saved / WEIGHTS).read_bytes())
-    put_weights(saved, save({name: value for name, value in tensors.items() if name != "codes"}))
+    put_weights(saved, save({name: value for name, value in tensors.items() if name != "quantiser.embedding.weight"}))
     refused(saved, WEIGHTS)
 
 

@@ -1,7 +1,7 @@
 """Training a tokenizer: reconstruction, codebook and commitment losses (VQ-VAE, eq. 3; ViT-VQGAN).
 
-The first steps train the plain autoencoder; then k-means of its features becomes the codebook, so that every code
-starts where data are. Codes that fall out of use move to features of the current batch.
+Warm steps train the plain autoencoder; then k-means of its features becomes the codebook, so that every code starts
+where data are. Codes that fall out of use move to features of the current batch.
 
 B batch | h, w code grid | C code dim | K codes
 """
@@ -9,16 +9,18 @@ B batch | h, w code grid | C code dim | K codes
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn import functional as F
 
 from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.objectives.objective import Objective, ObjectiveConfig
+from tilework.objectives.perceptual import Perceptual
 from tilework.tokenizers.kmeans import kmeans
+from tilework.tokenizers.quantise import NearestQuantiser
 from tilework.tokenizers.tokenizer import Tokenizer
 
 
@@ -27,17 +29,26 @@ from tilework.tokenizers.tokenizer import Tokenizer
 class ReconstructConfig(ObjectiveConfig):
     """Settings of tokenizer training."""
 
-    warm_steps: int = 200  # before the codebook starts
+    pixel_loss: Literal["l2", "l1"] = "l2"
+    perceptual: float = 0.0  # weight of the perceptual loss; 0: none
+    perceptual_weights: str = ""  # file of its VGG-16, as safetensors
+    codebook: float = 1.0
     commitment: float = 0.25
+    warm_steps: int = 0  # before the codebook starts
     revive_every: int = 50  # steps between looks for codes out of use; 0: never
     revive_below: float = 0.03  # of the even share
 
     def check(self, classes: tuple[str, ...], steps: int) -> None:
-        """The codebook must have its turn."""
+        """The codebook must have its turn, and the perceptual loss its weights."""
         if steps <= self.warm_steps:
             raise ConfigError(
                 f"{steps} steps end before the codebook starts, at step {self.warm_steps}",
                 "raise fit.steps or lower objective.warm_steps",
+            )
+        if (self.perceptual > 0) != bool(self.perceptual_weights):
+            raise ConfigError(
+                f"objective.perceptual is {self.perceptual} with weights '{self.perceptual_weights}'",
+                "a perceptual loss needs both, its weight and the file of its network",
             )
 
     def build(self, model: nn.Module) -> Reconstruct:
@@ -48,7 +59,7 @@ class ReconstructConfig(ObjectiveConfig):
 
 
 class Reconstruct(Objective):
-    """Mean squared error of the image through the codes."""
+    """Error of the image through the codes."""
 
     model: Tokenizer
     usage: Tensor
@@ -58,35 +69,51 @@ class Reconstruct(Objective):
         self.model = model
         self.config = config
         self.register_buffer("usage", torch.zeros(len(model.codebook)))  # (K,) uses since the last revival
+        self.perceptual = Perceptual.load(config.perceptual_weights) if config.perceptual else None
 
     def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """batch.x: (B, 3, H, W) in [0, 1]."""
+        config, since = self.config, draws.step - self.config.warm_steps
+        if draws.step == 0:
+            self._start(batch.x)
         features = self.model.features(batch.x)  # (B, h, w, C)
-        since = draws.step - self.config.warm_steps
         if since < 0:
-            mse = (self.model.pixels(features) - batch.x).square().mean()
-            unused = 0 * self.model.codebook.sum()  # so that every process has a gradient for it
-            return {"loss": mse + unused, "mse": mse.detach(), "perplexity": mse.new_zeros(())}
-        self._tend_codes(features.detach().flatten(0, 2).float(), since)
-        ids = self.model.nearest(features.detach())  # (B, h, w)
-        vectors = F.embedding(ids, self.model.codebook)  # the gradient of [ids] varies with the threads
-        codebook = (vectors - features.detach()).square().sum(-1).mean()
-        commitment = (vectors.detach() - features).square().sum(-1).mean()
-        through = features + (vectors - features).detach()  # straight-through
-        mse = (self.model.pixels(through) - batch.x).square().mean()
-        counts = torch.bincount(ids.flatten(), minlength=len(self.usage)).float()
+            losses = self._losses(self.model.pixels(features), batch.x)
+            unused = 0 * self.model.quantiser.table.sum()  # so that every process has a gradient for it
+            return {**losses, "loss": losses["loss"] + unused, "perplexity": features.new_zeros(())}
+        if isinstance(self.model.quantiser, NearestQuantiser):
+            self._tend_codes(features.detach().flatten(0, 2).float(), since)
+        found = self.model.quantiser(features)
+        losses = self._losses(self.model.pixels(found.vectors), batch.x)
+        counts = torch.bincount(found.ids.flatten(), minlength=len(self.usage)).float()
         self.usage += _summed(counts)
         p = counts / counts.sum()
         return {
-            "loss": mse + codebook + self.config.commitment * commitment,
-            "mse": mse.detach(),
+            **losses,
+            "loss": losses["loss"] + config.codebook * found.codebook + config.commitment * found.commitment,
             "perplexity": (-(p * p.clamp(min=1e-12).log()).sum()).exp(),
         }
+
+    def _losses(self, restored: Tensor, x: Tensor) -> dict[str, Tensor]:
+        """What is minimised of the image, and its squared error."""
+        mse = (restored - x).square().mean()
+        loss = mse if self.config.pixel_loss == "l2" else (restored - x).abs().mean()
+        if self.perceptual is None:
+            return {"loss": loss, "mse": mse.detach()}
+        seen = self.perceptual(restored, x).mean()
+        return {"loss": loss + self.config.perceptual * seen, "mse": mse.detach(), "perceptual": seen.detach()}
+
+    @torch.no_grad()
+    def _start(self, pixels: Tensor) -> None:
+        """The tokenizer's first look at data, the same in all processes."""
+        self.model.start(pixels)
+        for parameter in self.model.parameters():
+            parameter.copy_(_first(parameter.detach()))
 
     @torch.no_grad()
     def _tend_codes(self, features: Tensor, since: int) -> None:
         """Start the codebook, or move idle codes to features of this batch. features: (P, C)."""
-        codes = self.model.get_parameter("codes")
+        codes = self.model.quantiser.table
         if since == 0:
             codes.copy_(_first(kmeans(features, len(codes))))
         elif self.config.revive_every and since % self.config.revive_every == 0:

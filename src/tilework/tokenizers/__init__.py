@@ -2,6 +2,22 @@
 
 from tilework.tokenizers.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from tilework.tokenizers.vit_vq import VitVq, VitVqConfig
+from tilework.tokenizers.vit_vqgan import VitVqgan, VitVqganConfig
+from tilework.tokenizers.vq_vae import VqVae, VqVaeConfig
+from tilework.tokenizers.vqgan import Vqgan, VqganConfig
 from tilework.tokenizers.zoo import create_tokenizer
 
-__all__ = ["Tokenizer", "VitVq", "VitVqConfig", "create_tokenizer", "load_tokenizer", "save_tokenizer"]
+__all__ = [
+    "Tokenizer",
+    "VitVq",
+    "VitVqConfig",
+    "VitVqgan",
+    "VitVqganConfig",
+    "VqVae",
+    "VqVaeConfig",
+    "Vqgan",
+    "VqganConfig",
+    "create_tokenizer",
+    "load_tokenizer",
+    "save_tokenizer",
+]

@@ -19,6 +19,7 @@ from tilework.core.config import Plain, decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
 from tilework.models.model import ModelConfig
+from tilework.tokenizers.quantise import GumbelQuantiser, NearestQuantiser
 
 WEIGHTS, SETTINGS = "weights.safetensors", "tokenizer.json"
 
@@ -27,11 +28,12 @@ class Tokenizer(nn.Module):
     """Images in [0, 1] to a grid of codes and back."""
 
     patch: int  # pixels per code and axis
+    quantiser: NearestQuantiser | GumbelQuantiser
 
     @property
     def codebook(self) -> Tensor:
         """Code vectors as a classifier sees them, (K, C)."""
-        raise NotImplementedError
+        return self.quantiser.codebook
 
     def features(self, pixels: Tensor) -> Tensor:
         """Vectors before quantisation. pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C)."""
@@ -39,11 +41,14 @@ class Tokenizer(nn.Module):
 
     def nearest(self, features: Tensor) -> Tensor:
         """Code of each vector. features: (..., C); returns (...) int64."""
-        raise NotImplementedError
+        return self.quantiser.nearest(features)
 
     def pixels(self, vectors: Tensor) -> Tensor:
         """Images from code vectors. vectors: (B, h, w, C); returns (B, 3, H, W), about [0, 1]."""
         raise NotImplementedError
+
+    def start(self, pixels: Tensor) -> None:
+        """A first look at data before training, for those that start better with one. pixels: (B, 3, H, W)."""
 
     @torch.inference_mode()
     def encode(self, pixels: Tensor) -> Tensor:

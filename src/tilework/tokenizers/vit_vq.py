@@ -1,4 +1,8 @@
-"""A small ViT-VQ for CPUs: ViT-VQGAN's encoder, factorised cosine codebook and decoder, thin (Yu et al., 2022).
+"""A small ViT-VQ for CPUs: a straight linear way from patch to code and back, and a thin transformer beside it.
+
+The linear way starts as the principal components of patches, the codes as their k-means, and the transformers' last
+layers at zero: training begins at the quality of k-means on patches, which a small network does not reach from noise in
+minutes, and only gets better. The rest follows ViT-VQGAN (Yu et al., 2022).
 
 B batch | H, W pixels | h, w code grid | N = h w | D width | K codes | C code dim | p patch
 """
@@ -14,6 +18,7 @@ from torch.nn import functional as F
 from tilework.layers.block import Block
 from tilework.layers.positions import sincos_positions
 from tilework.models.model import ModelConfig
+from tilework.tokenizers.quantise import NearestQuantiser
 from tilework.tokenizers.tokenizer import Tokenizer
 
 
@@ -28,6 +33,7 @@ class VitVqConfig(ModelConfig):
     width: int = 128
     depth: int = 2  # blocks of the encoder, and of the decoder
     heads: int = 4
+    cosine: bool = False  # codes by cosine instead of distance
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> VitVq:
         """The tokenizer; images may have any size that is a multiple of the patch."""
@@ -35,41 +41,55 @@ class VitVqConfig(ModelConfig):
 
 
 class VitVq(Tokenizer):
-    """Patches, a few blocks, codes by cosine; and the way back."""
+    """Patches to codes and back, by a linear map plus what a few blocks add to it."""
 
     def __init__(self, config: VitVqConfig) -> None:
         super().__init__()
         self.config = config
         self.patch = config.patch
         width, values = config.width, 3 * config.patch**2
+        self.straight_in = nn.Conv2d(3, config.code_dim, config.patch, stride=config.patch)
         self.embed = nn.Conv2d(3, width, config.patch, stride=config.patch)
         self.encoder = nn.ModuleList(Block(width, config.heads) for _ in range(config.depth))
         self.to_code = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, config.code_dim))
-        self.codes = nn.Parameter(F.normalize(torch.randn(config.codes, config.code_dim), dim=1))
+        self.quantiser = NearestQuantiser(config.codes, config.code_dim, config.cosine)
+        nn.init.normal_(self.quantiser.table)
+        self.straight_out = nn.Linear(config.code_dim, values)
         self.from_code = nn.Linear(config.code_dim, width)
         self.decoder = nn.ModuleList(Block(width, config.heads) for _ in range(config.depth))
         self.to_pixels = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, values))
+        for last in (self.to_code[1], self.to_pixels[1]):
+            nn.init.zeros_(last.weight)  # type: ignore[arg-type]
+            nn.init.zeros_(last.bias)  # type: ignore[arg-type]
 
-    @property
-    def codebook(self) -> Tensor:
-        """Unit vectors, (K, C)."""
-        return F.normalize(self.codes, dim=1)
+    @torch.no_grad()
+    def start(self, pixels: Tensor) -> None:
+        """The linear way becomes the principal components of these patches. pixels: (B, 3, H, W) in [0, 1]."""
+        patches = F.unfold(pixels.float(), self.patch, stride=self.patch).transpose(1, 2).flatten(0, 1)  # (P, 3 p p)
+        mean = patches.mean(0)
+        centred = patches - mean
+        directions = torch.linalg.eigh(centred.T @ centred)[1].flip(1)[:, : self.config.code_dim].T  # (C, 3 p p)
+        scale = (centred @ directions.T).std().clamp(min=1e-6)  # code vectors of about unit size
+        count = len(directions)
+        for parameter in (*self.straight_in.parameters(), *self.straight_out.parameters()):
+            parameter.zero_()
+        self.straight_in.weight.flatten(1)[:count] = directions / scale
+        self.straight_in.bias[:count] = -(directions @ mean) / scale  # type: ignore[index]
+        self.straight_out.weight[:, :count] = directions.T * scale
+        self.straight_out.bias.copy_(mean)
 
     def features(self, pixels: Tensor) -> Tensor:
-        """pixels: (B, 3, H, W) in [0, 1]; returns unit vectors (B, h, w, C)."""
-        x = self.embed(2 * pixels - 1)  # (B, D, h, w)
-        return F.normalize(self.to_code(self._blocks(self.encoder, x.permute(0, 2, 3, 1))), dim=-1)
-
-    def nearest(self, features: Tensor) -> Tensor:
-        """The code of highest cosine. features: (..., C)."""
-        return (features @ self.codebook.T).argmax(-1)
+        """pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C), of unit length where codes go by cosine."""
+        x = self.embed(2 * pixels - 1).permute(0, 2, 3, 1)  # (B, h, w, D)
+        x = self.straight_in(pixels).permute(0, 2, 3, 1) + self.to_code(self._blocks(self.encoder, x))
+        return F.normalize(x, dim=-1) if self.config.cosine else x
 
     def pixels(self, vectors: Tensor) -> Tensor:
         """vectors: (B, h, w, C); returns (B, 3, H, W)."""
-        x = self.to_pixels(self._blocks(self.decoder, self.from_code(vectors)))  # (B, h, w, 3 p p)
-        batch, height, width, _ = x.shape
+        x = self.straight_out(vectors) + self.to_pixels(self._blocks(self.decoder, self.from_code(vectors)))
+        batch, height, width, _ = x.shape  # (B, h, w, 3 p p)
         x = x.view(batch, height, width, 3, self.patch, self.patch).permute(0, 3, 1, 4, 2, 5)
-        return (x.reshape(batch, 3, height * self.patch, width * self.patch) + 1) / 2
+        return x.reshape(batch, 3, height * self.patch, width * self.patch)
 
     def _blocks(self, blocks: nn.ModuleList, x: Tensor) -> Tensor:
         batch, height, width, channels = x.shape
