@@ -99,7 +99,10 @@ def new_directory(path: Path, replace: bool = False) -> Iterator[Path]:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """A directory that no other process may hold at the same time; the lock goes with the process."""
-    handle = os.open(path, os.O_RDONLY)
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise OutputError(f"cannot use {path}", str(error)) from error
     try:
         try:
             if fcntl is not None:

@@ -57,6 +57,8 @@ def entry_of(name: str, values: Values) -> ColumnEntry:
     if len(forms) != 1 or None in forms:
         raise InputError(f"column '{name}' mixes kinds of values", "give texts, bytes, or arrays of one type and form")
     dtype, shape = forms.pop()  # type: ignore[misc]
+    if 0 in shape:
+        raise InputError(f"column '{name}' has arrays of {shape}", "every side but the first must be positive")
     return ColumnEntry(name, "ragged", dtype, tuple(map(int, shape)))
 
 
@@ -72,7 +74,10 @@ def pack_values(values: Values) -> dict[str, np.ndarray]:
     if kind == "ragged":
         lengths = [len(value) for value in values]
         return {"ragged": np.concatenate(list(values)), "offsets": np.cumsum([0, *lengths]).astype(np.int64)}
-    parts = [v.encode("utf-8", "surrogateescape") if isinstance(v, str) else bytes(v) for v in values]
+    try:
+        parts = [v.encode("utf-8", "surrogateescape") if isinstance(v, str) else bytes(v) for v in values]
+    except UnicodeEncodeError as error:
+        raise InputError("a text that is not Unicode", str(error)) from error
     offsets = np.cumsum([0, *map(len, parts)]).astype(np.int64)
     return {kind: np.frombuffer(b"".join(parts), np.uint8), "offsets": offsets}
 

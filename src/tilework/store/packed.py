@@ -38,7 +38,8 @@ class Packed:
         """ids: (B, T). Returns the records and their sizes."""
         check_codes(ids, self.vocabulary)
         bits = (ids[:, :, None].astype(np.int64) >> np.arange(self.bits)) & 1  # (B, T, bits)
-        records = np.packbits(bits.astype(np.uint8).reshape(len(ids), -1), axis=1, bitorder="little")
+        flat = bits.astype(np.uint8).reshape(len(ids), self.length * self.bits)
+        records = np.packbits(flat, axis=1, bitorder="little")
         return records.tobytes(), np.full(len(ids), self.size, np.int64)
 
     def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ B images | V views | H, W code grid | K codes | C code dim
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -126,14 +127,24 @@ class Store:
             current = read(self.path)
             if name in (other.name for other in current.columns):
                 raise OutputError(f"{self.path} has a column '{name}'", "choose another name")
-            for left in (self.path / "columns").rglob(".*.tmp"):  # by a process that was killed
-                left.unlink()
+            self._clear(name)
             if entry.kind in ("bytes", "ragged"):
                 entry = write_column(self.path, entry, [values])
             else:
                 write(self.path / entry.file, pack_column(values))
             write_manifest(self.path, replace(current, columns=(*current.columns, entry)))
             self.manifest = read(self.path)
+
+    def _clear(self, name: str) -> None:
+        """Remove what a process left that was killed while it added a column."""
+        try:
+            for left in (*self.path.glob(".*.tmp"), *(self.path / "columns").rglob(".*.tmp")):
+                left.unlink()
+            (self.path / f"columns/{name}.safetensors").unlink(missing_ok=True)
+            if (self.path / f"columns/{name}").is_dir():
+                shutil.rmtree(self.path / f"columns/{name}")
+        except OSError as error:
+            raise OutputError(f"cannot write {self.path}", str(error)) from error
 
     @property
     def sizes(self) -> dict[str, int]:

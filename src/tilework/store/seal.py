@@ -12,20 +12,21 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save
 
-from tilework.core.errors import InputError, OutputError
+from tilework.core.errors import InputError, OutputError, TileworkError
 from tilework.core.files import locked, sync_tree, write
 from tilework.store.choose import SAMPLE_TOKENS, choose_codec
 from tilework.store.codec import Codec
 from tilework.store.columns import ColumnEntry, Values, entry_of, join_values, pack_column, write_column
 from tilework.store.manifest import NAME, Manifest, write_manifest
-from tilework.store.shard import write_shards
-from tilework.store.spool import Part, Spool
+from tilework.store.shard import LARGEST_RECORDS, write_shards
+from tilework.store.spool import Part, Plan, Spool
 from tilework.version import __version__
 
 TOGETHER = 4096  # records coded in one call
@@ -41,14 +42,15 @@ class CodeMap:
     kept: np.ndarray  # (K,) whether a code is kept
 
     @staticmethod
-    def of(used: np.ndarray, codebook: np.ndarray) -> CodeMap:
-        """The map that keeps some codes. codebook: (K, C) of the tokenizer."""
+    def of(used: np.ndarray, codebook: np.ndarray, found: np.ndarray | None = None) -> CodeMap:
+        """The map that keeps some codes. codebook: (K, C) of the tokenizer; found: (K,) whether a code occurs."""
         kept = np.zeros(len(codebook), bool)
         kept[used] = True
         number = np.zeros(len(codebook), np.int32)
         number[used] = np.arange(len(used))
-        for code in np.flatnonzero(~kept).tolist():
-            number[code] = np.square(codebook[used] - codebook[code]).sum(1).argmin()
+        table = codebook[used]
+        for code in np.flatnonzero(~kept if found is None else ~kept & found).tolist():
+            number[code] = np.square(table - codebook[code]).sum(1).argmin()
         return CodeMap(used.astype(np.int32), number, kept)
 
 
@@ -67,36 +69,73 @@ def seal(
     cut: keep only the codes in use, and their vectors; used: keep these, as another store does (overrules cut);
     parts: how many there must be, if the plan does not say.
     """
+    if shard_images < 1:
+        raise InputError(f"shards of {shard_images} images", "at least one is needed")
     with locked(spool.path):
+        seal_held(spool, out, codec, cut, used, parts, shard_images, progress)
+        spool.remove()
+
+
+def seal_held(
+    spool: Spool,
+    out: Path,
+    codec: str = "auto",
+    cut: bool = True,
+    used: np.ndarray | None = None,
+    parts: int = 0,
+    shard_images: int = SHARD_IMAGES,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Make the store of a spool that is locked already."""
+    try:
         if not _is_done(spool, out):
             if out.exists():
                 raise OutputError(f"{out} exists", "choose another place or remove it")
             sealed = spool.path / "sealed"
-            shutil.rmtree(sealed, ignore_errors=True)
+            if sealed.exists():
+                shutil.rmtree(sealed)
             _Seal(spool, sealed, parts or spool.plan.parts, progress).run(codec, cut, used, shard_images)
             _publish(spool, sealed, out)
-        spool.remove()
+    except OSError as error:
+        raise OutputError(f"cannot write {out}", str(error)) from error
+
+
+def clear(place: Path, out: Path) -> None:
+    """Remove what is left of the spool of a store that stands."""
+    with suppress(OSError, TileworkError):
+        if not any(place.iterdir()):
+            place.rmdir()
+        elif (place / "done").read_bytes().startswith(_digest(out / NAME)):
+            Spool(place, Plan(1, (1,), ()), np.zeros((1, 1))).remove()
 
 
 def _is_done(spool: Spool, out: Path) -> bool:
     """Whether the store stands already, and only the spool was left to remove."""
     mark, manifest = spool.path / "done", out / NAME
-    return mark.is_file() and manifest.is_file() and mark.read_bytes() == _digest(manifest)
+    return (
+        mark.is_file()
+        and manifest.is_file()
+        and mark.read_bytes() == _digest(manifest) + _digest(spool.path / "plan.json")
+    )
 
 
 def _publish(spool: Spool, sealed: Path, out: Path) -> None:
     try:
         sync_tree(sealed)
-        write(spool.path / "done", _digest(sealed / NAME))
+        write(spool.path / "done", _digest(sealed / NAME) + _digest(spool.path / "plan.json"))
         out.parent.mkdir(parents=True, exist_ok=True)
         sealed.rename(out)
-        sync_tree(out.parent, below=False)
+        try:
+            sync_tree(out.parent, below=False)
+        except OSError:
+            out.rename(sealed)
+            raise
     except OSError as error:
         raise OutputError(f"cannot write {out}", str(error)) from error
 
 
-def _digest(manifest: Path) -> bytes:
-    return hashlib.sha256(manifest.read_bytes()).hexdigest().encode()
+def _digest(file: Path) -> bytes:
+    return hashlib.sha256(file.read_bytes()).hexdigest().encode()
 
 
 class _Seal:
@@ -120,12 +159,15 @@ class _Seal:
         _check_labels(columns.get("label"), plan.classes)
         if used is None:
             used = np.flatnonzero(counts) if cut else np.arange(plan.vocabulary)
-        self.map = CodeMap.of(used, self.spool.codebook)
+        _check_used(used, plan.vocabulary)
+        self.map = CodeMap.of(used, self.spool.codebook, counts > 0)
+        if not self.spool.codebook.shape[1] and counts[~self.map.kept].any():
+            raise InputError("codes that are not kept, and no code vectors to find the nearest", "keep them")
         every = -(-images * plan.views * int(np.prod(plan.grid)) // SAMPLE_TOKENS)
         sample = np.concatenate([ids[(-first) % every :: every] for first, ids in self._ids()])
         name, coder = choose_codec(codec, sample, len(used), plan.grid[-1], images * plan.views)
         chunks = self._chunks(coder, images * plan.views)
-        shards = write_shards(self.root, "shards", chunks, shard_images * plan.views)
+        shards = write_shards(self.root, "shards", chunks, min(shard_images * plan.views, LARGEST_RECORDS))
         if tables := coder.tables():
             write(self.root / "tables.safetensors", save(tables))
         tensors = {"codebook": np.ascontiguousarray(self.spool.codebook[used], np.float32)}
@@ -155,17 +197,19 @@ class _Seal:
         counts = np.zeros(self.plan.vocabulary, np.int64)
         held: dict[str, list[Values]] = {}
         self.entries: dict[str, ColumnEntry] = {}
+        alike = None
         images = 0
         for part in self._each():
             counts += np.bincount(part.ids.ravel(), minlength=len(counts))
             if not len(part.ids):
                 continue
             images += len(part.ids) // self.plan.views
-            found = {name: entry_of(name, values) for name, values in part.columns.items()}
-            if self.entries and found != self.entries:
+            self.entries = {name: entry_of(name, values) for name, values in part.columns.items()}
+            forms = {n: (v.dtype, v.shape[1:]) for n, v in part.columns.items() if isinstance(v, np.ndarray)}
+            if alike not in (None, (self.entries, forms)):
                 raise InputError(f"the parts of {self.spool.path} have different columns", "spool them alike")
-            self.entries = found
-            for name, entry in found.items():
+            alike = self.entries, forms
+            for name, entry in self.entries.items():
                 if entry.kind in ("array", "text"):
                     held.setdefault(name, []).append(part.columns[name])
         return counts, {name: join_values(values) for name, values in held.items()}, images
@@ -195,7 +239,15 @@ class _Seal:
                 self.progress(min(first + at + TOGETHER, first + len(ids)), total)
 
 
+def _check_used(used: np.ndarray, vocabulary: int) -> None:
+    whole = used.ndim == 1 and used.size > 0 and used.dtype.kind in "iu"
+    if not whole or not 0 <= used.min() <= used.max() < vocabulary or (np.diff(used) < 1).any():
+        raise InputError(f"a map of used codes of shape {used.shape}", f"rising numbers below {vocabulary} are needed")
+
+
 def _check_labels(labels: Values | None, classes: tuple[str, ...]) -> None:
+    if isinstance(labels, np.ndarray) and labels.dtype.kind not in "iu":
+        raise InputError(f"labels of type {labels.dtype}", "numbers of classes are needed")
     if isinstance(labels, np.ndarray) and not 0 <= labels.min() <= labels.max() < len(classes):
         raise InputError(f"labels {labels.min()}..{labels.max()} for {len(classes)} classes", "check them")
 

@@ -32,6 +32,7 @@ from tilework.store.packed import Packed
 from tilework.store.shard import Shard, write_shard
 
 LARGEST_VOCABULARY = 1 << 20
+LAST = ("codebook.safetensors", "plan.json", "done")  # removed in this order, after all else
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Spool:
             raise InputError(f"{plan.vocabulary} codes", f"at most {LARGEST_VOCABULARY} can be stored")
         if len(plan.grid) not in (1, 2) or min(plan.grid) < 1 or plan.views < 1:
             raise InputError(f"a grid of {plan.grid} with {plan.views} views", "one or two positive sides are needed")
-        if (path / "plan.json").is_file():
+        if (path / "plan.json").is_file() and (path / "codebook.safetensors").is_file():
             found = Spool.open(path)
             if found.plan != plan or not np.array_equal(found.codebook, codebook.astype(np.float32)):
                 raise OutputError(f"{path} holds the codes of something else", "remove it or choose another output")
@@ -102,6 +103,10 @@ class Spool:
     def put(self, number: int, ids: np.ndarray, columns: Mapping[str, Values]) -> None:
         """Write a part. ids: (B, H, W), (B, V, H, W) with several views, or (B, T); columns: B values each."""
         plan = self.plan
+        if not 0 <= number < 1 << 32:
+            raise InputError(f"a part {number}", "numbers from 0 on are needed")
+        if not (self.path / "plan.json").is_file():
+            raise OutputError(f"{self.path} is gone", "another process has sealed or removed it")
         shape = (plan.views, *plan.grid) if plan.views > 1 else plan.grid
         if ids.shape[1:] != shape or not np.issubdtype(ids.dtype, np.integer):
             raise InputError(f"ids of shape {ids.shape} and type {ids.dtype}", f"(B, {str(shape)[1:]} integers needed")
@@ -109,7 +114,7 @@ class Spool:
             entry_of(name, values)
             if len(values) != len(ids):
                 raise InputError(f"{len(values)} values of column '{name}' for {len(ids)} images", "give one each")
-        flat = ids.reshape(len(ids) * plan.views, -1)
+        flat = ids.reshape(len(ids) * plan.views, prod(plan.grid))
         check_codes(flat, plan.vocabulary)
         records, sizes = self._packed.encode(flat)
         tensors = {f"{name}/{part}": x for name, v in columns.items() for part, x in pack_values(v).items()}
@@ -140,8 +145,16 @@ class Spool:
         return sorted(int(path.stem) for path in (self.path / "parts").glob("*.part") if path.stem.isdigit())
 
     def remove(self) -> None:
-        """Away with it."""
-        shutil.rmtree(self.path)
+        """Away with it: the parts first, and last what tells that the store stands."""
+        try:
+            for child in self.path.iterdir():
+                if child.name not in LAST:
+                    shutil.rmtree(child) if child.is_dir() else child.unlink()
+            for name in LAST:
+                (self.path / name).unlink(missing_ok=True)
+            self.path.rmdir()
+        except OSError as error:
+            raise OutputError(f"cannot remove {self.path}", str(error)) from error
 
     def _file(self, number: int) -> Path:
         return self.path / f"parts/{number:05d}.part"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +18,8 @@ from tilework.core.errors import InputError, OutputError
 from tilework.core.files import locked, make_directory
 from tilework.store.codec import check_codes
 from tilework.store.columns import Values, entry_of, join_values
-from tilework.store.seal import SHARD_IMAGES, seal
-from tilework.store.spool import Plan, Spool, spool_of
+from tilework.store.seal import SHARD_IMAGES, clear, seal_held
+from tilework.store.spool import LARGEST_VOCABULARY, Plan, Spool, spool_of
 
 PART_TOKENS = 1 << 22  # codes held in memory before they are spooled
 
@@ -41,21 +41,34 @@ class StoreWriter:
     views: int = 1
 
     def __enter__(self) -> StoreWriter:
-        if self.codebook.ndim != 2 or not len(self.codebook) or self.shard_images < 1:
+        if self.codebook.ndim != 2 or not 0 < len(self.codebook) <= LARGEST_VOCABULARY or self.shard_images < 1:
             what = f"a codebook of {self.codebook.shape} and shards of {self.shard_images} images"
-            raise InputError(what, "give a (K, C) table and at least one image per shard")
+            raise InputError(
+                what, f"give a (K, C) table of at most {LARGEST_VOCABULARY} codes, and shards of some images"
+            )
+        self._place = spool_of(self.path)
         if self.path.exists():
+            clear(self._place, self.path)
             raise OutputError(f"{self.path} exists", "choose another place or remove it")
         self._held: list[tuple[np.ndarray, dict[str, Values]]] = []
         self._images = self._parts = 0
         self._grid: tuple[int, ...] | None = None
         self._spool: Spool | None = None
-        self._place = spool_of(self.path)
         self._locks = ExitStack()
         make_directory(self._place)
-        self._locks.enter_context(locked(self._place))
-        for left in self._place.iterdir():  # by a process that was killed
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(locked(self._place))
+                for left in self._place.iterdir():  # by a process that was killed
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+                self._locks = stack.pop_all()
+        except OSError as error:
+            raise OutputError(f"cannot clear {self._place}", str(error)) from error
+        except OutputError as error:
+            if not isinstance(error.__cause__, BlockingIOError):
+                with suppress(OSError):
+                    self._place.rmdir()
+            raise
         return self
 
     def __exit__(
@@ -66,11 +79,13 @@ class StoreWriter:
                 self._flush()
                 if self._spool is None:
                     raise InputError(f"no images for {self.path}", "an empty store is of no use")
-                self._locks.close()
-                seal(self._spool, self.path, self.codec, self.cut, self.used, self._parts, self.shard_images)
+                seal_held(self._spool, self.path, self.codec, self.cut, self.used, self._parts, self.shard_images)
         finally:
-            self._locks.close()
+            if self._spool is not None:
+                with suppress(OutputError):
+                    self._spool.remove()
             shutil.rmtree(self._place, ignore_errors=True)
+            self._locks.close()
 
     def add(self, ids: np.ndarray, labels: Sequence[int] | np.ndarray, keys: Sequence[str], **columns: Values) -> None:
         """Append images with their columns. ids: (B, H, W), (B, V, H, W) with several views, or (B, T) integers."""
