@@ -154,10 +154,10 @@ def speeds(folder: Path) -> dict[str, object]:
 
 def tokenized(images: Path, folder: Path) -> Path:
     """A store of the images, by the demo's tokenizer trained on them."""
-    from tilework.data import ImageSource
+    from tilework.data import ImageFolder
     from tilework.recipes import recipes, train
     from tilework.tokenizers import load_tokenizer, save_tokenizer
-    from tilework.tokenizers.tokenize import tokenize
+    from tilework.tokenizers.tokenize import Tokenizing, tokenize
 
     if (images / "train").is_dir():
         images = images / "train"
@@ -166,9 +166,8 @@ def tokenized(images: Path, folder: Path) -> Path:
     trained = train(run, images, None, folder / "run", quiet=True).model
     save_tokenizer(folder / "tokenizer", trained, run.model, run.size)  # type: ignore[arg-type]
     tokenizer, card = load_tokenizer(folder / "tokenizer")
-    tokenize(
-        ImageSource.load(images, card.size), tokenizer, card, folder / "x.tok", torch.device("cpu"), codec="packed"
-    )
+    job = Tokenizing(tokenizer, card, torch.device("cpu"))
+    tokenize(ImageFolder.open(images), job, folder / "x.tok", codec="packed")
     return folder / "x.tok"
 
 

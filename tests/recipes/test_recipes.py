@@ -16,6 +16,7 @@ from tilework.core.config import decode, encode, read_yaml_text, resolve, to_yam
 from tilework.core.distributed import World
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
 from tilework.core.rng import Draws
+from tilework.data import ImageFolder
 from tilework.layers.stems import TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
@@ -23,6 +24,7 @@ from tilework.recipes import Extra, Run, evaluate_run, plan, prepare, recipes, t
 from tilework.recipes.build import build_model, build_objective, data_spec, load_run
 from tilework.store import StoreWriter
 from tilework.tokenizers import load_tokenizer, save_tokenizer
+from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train import FitConfig, fit
 
 CPU = World(0, 1, torch.device("cpu"))
@@ -192,11 +194,8 @@ def test_evaluating_a_token_model_on_images(images: Path, tmp_path: Path) -> Non
     tokenizer_run = resolve(recipes["demo_tokenizer"](), None, settings)
     trained = train(tokenizer_run, images, images, tmp_path / "tr", quiet=True)
     save_tokenizer(tmp_path / "tokenizer", trained.model, tokenizer_run.model, tokenizer_run.size)
-    from tilework.data import ImageSource
-    from tilework.tokenizers.tokenize import tokenize
-
-    tokenizer, card = load_tokenizer(tmp_path / "tokenizer")
-    tokenize(ImageSource.load(images, card.size), tokenizer, card, tmp_path / "x.tok", CPU.device)
+    job = Tokenizing(*load_tokenizer(tmp_path / "tokenizer"), CPU.device)
+    tokenize(ImageFolder.open(images), job, tmp_path / "x.tok")
     train(small(), tmp_path / "x.tok", None, tmp_path / "run", quiet=True)
     stored = evaluate_run(tmp_path / "run", tmp_path / "x.tok")
     direct = evaluate_run(tmp_path / "run", images, tmp_path / "tokenizer")

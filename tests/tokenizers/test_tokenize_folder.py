@@ -1,7 +1,8 @@
-"""From a folder of images to a store: the codes, labels and keys of every good image, or nothing."""
+"""From a folder of images to a store: every good image, in any number of processes, stopped anywhere; or nothing."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tilework.core.errors import OutputError
-from tilework.data import ImageSource, decode_image, images
+from tilework.core.errors import InputError, OutputError
+from tilework.data import Broken, ImageFolder, decode_image
 from tilework.store import Store
 from tilework.tokenizers import Tokenizer, VitVq, VitVqConfig
-from tilework.tokenizers.tokenize import tokenize
+from tilework.tokenizers import tokenize as module
+from tilework.tokenizers.tokenize import Tokenizing, finish, open_spool, parse_share, spool_share, tokenize
 from tilework.tokenizers.tokenizer import Card
 
 SIZE = (16, 24)
@@ -43,9 +45,16 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture
-def source(folder: Path) -> ImageSource:
-    return ImageSource.load(folder, SIZE, max_broken=0.5)
+def job(tokenizer: Tokenizer, **settings: object) -> Tokenizing:
+    return Tokenizing(tokenizer, CARD, CPU, **settings)  # type: ignore[arg-type]
+
+
+def run(folder: Path, tokenizer: Tokenizer, out: Path, **settings: object) -> list[Broken]:
+    return tokenize(ImageFolder.open(folder), job(tokenizer, **settings), out, max_broken=0.5)
+
+
+def bytes_of(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def codes_one_by_one(folder: Path, tokenizer: Tokenizer) -> np.ndarray:
@@ -55,26 +64,28 @@ def codes_one_by_one(folder: Path, tokenizer: Tokenizer) -> np.ndarray:
 
 
 @pytest.mark.parametrize("batch", [1, 3, 64])
-def test_codes_equal_those_of_each_image_alone(
-    folder: Path, source: ImageSource, tokenizer: VitVq, tmp_path: Path, batch: int
-) -> None:
-    tokenize(source, tokenizer, CARD, tmp_path / "a.tok", CPU, batch=batch)
+def test_codes_equal_those_of_each_image_alone(folder: Path, tokenizer: VitVq, tmp_path: Path, batch: int) -> None:
+    broken = run(folder, tokenizer, tmp_path / "a.tok", batch=batch)
     store = Store(tmp_path / "a.tok")
     ids = store.batch(np.arange(len(store)))
     assert np.array_equal(store.used[ids], codes_one_by_one(folder, tokenizer))
     assert len(np.unique(ids)) > 5
+    assert [one.path for one in broken] == ["dog/1.png"]
+    listed = json.loads((tmp_path / "a.tok.quarantine.json").read_text())
+    assert [one["path"] for one in listed] == ["dog/1.png"]
+    assert len(store) + len(broken) == 8
 
 
-def test_labels_and_keys_follow(source: ImageSource, tokenizer: VitVq, tmp_path: Path) -> None:
-    tokenize(source, tokenizer, CARD, tmp_path / "a.tok", CPU, batch=2)
+def test_labels_and_keys_follow(folder: Path, tokenizer: VitVq, tmp_path: Path) -> None:
+    run(folder, tokenizer, tmp_path / "a.tok", batch=2)
     store = Store(tmp_path / "a.tok")
     assert list(store.column("key")) == KEYS
     assert store.column("label").tolist() == [0, 0, 0, 1, 1, 2, 2]
     assert store.classes == ("cat", "dog", "eel")
 
 
-def test_store_says_how_it_was_made(source: ImageSource, tokenizer: VitVq, tmp_path: Path) -> None:
-    tokenize(source, tokenizer, CARD, tmp_path / "a.tok", CPU, licence="CC0")
+def test_store_says_how_it_was_made(folder: Path, tokenizer: VitVq, tmp_path: Path) -> None:
+    run(folder, tokenizer, tmp_path / "a.tok", licence="CC0")
     store = Store(tmp_path / "a.tok")
     assert store.manifest.tokenizer == {"name": "small", "sha256": "ab" * 32}
     assert store.manifest.preprocessing == CARD.preprocessing
@@ -82,62 +93,142 @@ def test_store_says_how_it_was_made(source: ImageSource, tokenizer: VitVq, tmp_p
     assert (store.grid, store.manifest.tokenizer_codes, len(store)) == ((4, 6), 64, 7)
     assert store.histogram().min() > 0  # codes that do not occur are not kept
     assert np.allclose(store.codebook, tokenizer.codebook.detach().numpy()[store.used])
-    assert store.verify() == []
+    assert store.verify(deep=True) == []
 
 
-def test_images_decoded_again_give_the_same_store(
-    folder: Path, source: ImageSource, tokenizer: VitVq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize("views", [1, 3])
+def test_job_array_and_single_process_give_the_same_bytes(
+    folder: Path, tokenizer: VitVq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: int, views: int
 ) -> None:
-    tokenize(source, tokenizer, CARD, tmp_path / "kept.tok", CPU)
-    monkeypatch.setattr(images, "KEEP_BYTES", 0)
-    again = ImageSource.load(folder, SIZE, max_broken=0.5)
-    tokenize(again, tokenizer, CARD, tmp_path / "again.tok", CPU)
-    names = {path.relative_to(tmp_path / "kept.tok") for path in (tmp_path / "kept.tok").rglob("*") if path.is_file()}
-    assert len(names) >= 4
-    for name in names:
-        assert (tmp_path / "kept.tok" / name).read_bytes() == (tmp_path / "again.tok" / name).read_bytes()
+    monkeypatch.setattr(module, "PART", 2)  # four parts
+    run(folder, tokenizer, tmp_path / "one.tok", views=views)
+    listed = ImageFolder.open(folder)
+    for rank in reversed(range(world)):
+        one = job(tokenizer, views=views)
+        spool_share(listed, one, open_spool(listed, one, tmp_path / "many.tok"), rank, world, max_broken=0.5)
+    finish(open_spool(listed, one, tmp_path / "many.tok"), tmp_path / "many.tok", max_broken=0.5)
+    assert bytes_of(tmp_path / "one.tok") == bytes_of(tmp_path / "many.tok")
+    assert (tmp_path / "one.tok.quarantine.json").read_bytes() == (tmp_path / "many.tok.quarantine.json").read_bytes()
+    assert not list(tmp_path.glob("*.spool"))
 
 
-def test_progress_reaches_the_end(source: ImageSource, tokenizer: VitVq, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", range(4))
+def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
+    folder: Path, tokenizer: VitVq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    monkeypatch.setattr(module, "PART", 2)
+    run(folder, tokenizer, tmp_path / "whole.tok")
+    encode, calls = tokenizer.encode, []
+
+    def fail(pixels: Tensor) -> Tensor:
+        calls.append(len(pixels))
+        if len(calls) > stop:
+            raise RuntimeError("out of memory")
+        return encode(pixels)
+
+    monkeypatch.setattr(tokenizer, "encode", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run(folder, tokenizer, tmp_path / "a.tok")
+    assert not (tmp_path / "a.tok").exists()
+    monkeypatch.setattr(tokenizer, "encode", lambda pixels: calls.append(-1) or encode(pixels))
+    run(folder, tokenizer, tmp_path / "a.tok")
+    assert bytes_of(tmp_path / "a.tok") == bytes_of(tmp_path / "whole.tok")
+    assert calls.count(-1) == 4 - stop  # what was done is not done again
+    assert not (tmp_path / "a.tok.spool").exists()
+
+
+def test_views_are_crops_with_their_boxes(folder: Path, tokenizer: VitVq, tmp_path: Path) -> None:
+    run(folder, tokenizer, tmp_path / "a.tok", views=3, area=(0.3, 0.6), seed=4)
+    store = Store(tmp_path / "a.tok")
+    boxes = store.column("box")
+    assert (store.views, boxes.shape) == (3, (7, 3, 4))
+    assert (boxes[..., :2] < boxes[..., 2:]).all()
+    assert 0 <= boxes.min() <= boxes.max() <= 1
+    areas = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+    assert 0.25 < areas.min() < areas.max() < 0.61
+    for i, key in enumerate(KEYS):
+        with Image.open(folder / key) as image:
+            for view in range(3):
+                left, top, right, bottom = boxes[i, view].astype(np.float64) * np.array([30, 20, 30, 20])
+                cut = image.resize((SIZE[1], SIZE[0]), Image.Resampling.BICUBIC, (left, top, right, bottom))
+                pixels = torch.from_numpy(np.array(cut)).permute(2, 0, 1)[None] / 255
+                same = tokenizer.encode(pixels)[0].numpy() == store.used[store.batch([i], view)[0]]
+                assert same.mean() > 0.9  # boxes are kept in float32: a pixel may round the other way
+
+
+def test_progress_reaches_the_end(folder: Path, tokenizer: VitVq, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    tokenize(source, tokenizer, CARD, tmp_path / "a.tok", CPU, batch=3, progress=lambda *step: seen.append(step))
-    assert seen == [(3, 7), (6, 7), (7, 7)]
+    tokenize(
+        ImageFolder.open(folder), job(tokenizer, batch=3), tmp_path / "a.tok", max_broken=0.5,
+        progress=lambda *step: seen.append(step),
+    )  # fmt: skip
+    assert seen == [(0, 8), (3, 8), (6, 8), (8, 8)]
 
 
-def test_training_mode_does_not_matter(source: ImageSource, tokenizer: VitVq, tmp_path: Path) -> None:
+def test_training_mode_and_threads_do_not_matter(folder: Path, tokenizer: VitVq, tmp_path: Path) -> None:
     for block in tokenizer.encoder:
         block.drop_path = 0.9
-    tokenize(source, tokenizer.train(), CARD, tmp_path / "train.tok", CPU)
-    tokenize(source, tokenizer.eval(), CARD, tmp_path / "eval.tok", CPU)
-    everything = np.arange(7)
-    assert np.array_equal(
-        Store(tmp_path / "train.tok").batch(everything), Store(tmp_path / "eval.tok").batch(everything)
-    )
+    before = torch.get_num_threads()
+    run(folder, tokenizer.train(), tmp_path / "train.tok", batch=2)
+    assert torch.get_num_threads() == before
+    torch.set_num_threads(1)
+    run(folder, tokenizer.eval(), tmp_path / "eval.tok", batch=2)
+    torch.set_num_threads(before)
+    assert bytes_of(tmp_path / "train.tok") == bytes_of(tmp_path / "eval.tok")
 
 
-def test_failure_in_the_middle_leaves_nothing(
-    source: ImageSource, tokenizer: VitVq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-
-    def fail_at_the_second(pixels: Tensor) -> Tensor:
-        calls.append(len(pixels))
-        if len(calls) == 2:
-            raise RuntimeError("out of memory")
-        return torch.zeros(len(pixels), 4, 6, dtype=torch.int64)
-
-    monkeypatch.setattr(tokenizer, "encode", fail_at_the_second)
-    out = tmp_path / "out"
-    out.mkdir()
-    with pytest.raises(RuntimeError, match="out of memory"):
-        tokenize(source, tokenizer, CARD, out / "a.tok", CPU, batch=3)
-    assert calls == [3, 3]
-    assert list(out.iterdir()) == []
+def test_too_many_broken_images_leave_nothing(folder: Path, tokenizer: VitVq, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"1 of 8 images cannot be read \(first: dog/1.png"):
+        tokenize(ImageFolder.open(folder), job(tokenizer), tmp_path / "a.tok")
+    assert [path.name for path in tmp_path.iterdir()] == ["images"]
 
 
-def test_existing_store_is_left_alone(source: ImageSource, tokenizer: VitVq, tmp_path: Path) -> None:
-    tokenize(source, tokenizer, CARD, tmp_path / "a.tok", CPU)
-    before = (tmp_path / "a.tok/manifest.json").read_bytes()
+def test_existing_store_or_another_spool_is_left_alone(folder: Path, tokenizer: VitVq, tmp_path: Path) -> None:
+    run(folder, tokenizer, tmp_path / "a.tok")
+    before = bytes_of(tmp_path / "a.tok")
     with pytest.raises(OutputError, match="exists"):
-        tokenize(source, tokenizer, CARD, tmp_path / "a.tok", CPU)
-    assert (tmp_path / "a.tok/manifest.json").read_bytes() == before
+        run(folder, tokenizer, tmp_path / "a.tok")
+    assert bytes_of(tmp_path / "a.tok") == before
+    listed = ImageFolder.open(folder)
+    open_spool(listed, job(tokenizer), tmp_path / "b.tok")
+    with pytest.raises(OutputError, match="something else"):
+        run(folder, tokenizer, tmp_path / "b.tok", views=2)
+
+
+def test_images_by_a_table(folder: Path, tokenizer: VitVq, tmp_path: Path) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text("path,label\neel/1.png,fish\ncat/0.png,pet\nnowhere.png,pet\n")
+    broken = tokenize(ImageFolder.listed(folder, table), job(tokenizer), tmp_path / "a.tok", max_broken=0.5)
+    store = Store(tmp_path / "a.tok")
+    assert store.column("key") == ["eel/1.png", "cat/0.png"]
+    assert [store.classes[i] for i in store.column("label")] == ["fish", "pet"]
+    assert [one.path for one in broken] == ["nowhere.png"]
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("path,label\na.png,\n", "line 2 of .* has the label ''"),
+        ("path,label\na.png,x\na.png,x\n", "line 3 of .* has the path 'a.png'"),
+        ("path,label\n../a.png,x\n", "below the folder"),
+        ("path,label\n/a.png,x\n", "below the folder"),
+        ("file,class\na.png,x\n", "'path' and 'label'"),
+        ("", "'path' and 'label'"),
+        ("path,label\na.png\n", "has the label ''"),
+    ],
+)
+def test_tables_that_cannot_be_used(tmp_path: Path, text: str, match: str) -> None:
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(InputError, match=match):
+        ImageFolder.listed(tmp_path, tmp_path / "labels.csv")
+    (tmp_path / "labels.csv").write_text("path,label\na.png,y\n")
+    with pytest.raises(InputError, match="has the label 'y'"):
+        ImageFolder.listed(tmp_path, tmp_path / "labels.csv", ("x",))
+
+
+@pytest.mark.parametrize("text", ["8/8", "1", "-1/3", "a/b", "1/0", ""])
+def test_shares_that_cannot_be(text: str) -> None:
+    with pytest.raises(InputError, match="give i/n"):
+        parse_share(text)
+    assert parse_share("3/8") == (3, 8)

@@ -17,7 +17,11 @@ from tilework.version import __version__
 COMMANDS = {
     "demo": ("demo", "demo", "From photographs to a token-trained model and a report, in a few minutes on two cores."),
     "tokenizer train": ("tokenizer", "train_tokenizer", "Train a tokenizer on a folder of images."),
-    "tokenize": ("tokenize", "tokenize", "Turn a folder of images into a token store."),
+    "tokenize": (
+        "tokenize",
+        "tokenize",
+        "Turn a folder of images into a token store; stopped, the same command goes on.",
+    ),
     "inspect": ("inspect", "inspect", "Show what is in a token store, in figures and as a picture."),
     "verify": ("verify", "verify", "Check every file and every record of a token store."),
     "convert": ("convert", "convert", "Turn a store into another form or codec, or other people's files into a store."),

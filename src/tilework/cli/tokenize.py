@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import arg
 
 from tilework.cli.arguments import Device, DryRun, Images, Json, OptionalPath
-from tilework.cli.output import show
+from tilework.cli.output import progress_bar, show
+
+if TYPE_CHECKING:
+    from tilework.data import ImageFolder
+    from tilework.tokenizers.tokenize import Tokenizing
 
 
 def tokenize(
@@ -14,6 +21,11 @@ def tokenize(
     tokenizer: Path,
     out: Path,
     like: OptionalPath = None,
+    labels: OptionalPath = None,
+    views: int = 1,
+    area: tuple[float, float] = (0.35, 1.0),
+    seed: int = 0,
+    shard: Annotated[str, arg(metavar="I/N", help_behavior_hint="(optional)")] = "",
     max_broken: float = 0.05,
     licence: str = "",
     codec: str = "auto",
@@ -21,33 +33,41 @@ def tokenize(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Turn a folder of images into a token store.
+    """Turn a folder of images into a token store; stopped, the same command goes on.
 
     Try:
       tilework tokenize photos/train --tokenizer tokenizer --out train.tok
       tilework tokenize photos/val --tokenizer tokenizer --out val.tok --like train.tok
+      tilework tokenize photos/train --tokenizer tokenizer --out many.tok --views 5
+      tilework tokenize photos/train --tokenizer tokenizer --out big.tok --shard 3/8
 
     Args:
         tokenizer: Directory of a trained tokenizer.
         out: The store to write.
         like: A store whose classes and codes this one takes over: for validation and transfer sets.
+        labels: CSV file with the columns path and label, instead of one sub-folder per class.
+        views: Random crops of each image; 1 for the whole image, centre cut.
+        area: Smallest and largest share of the image that a crop takes.
+        seed: Of the crops.
+        shard: Only the I-th of N equal shares (0/8 to 7/8), for job arrays; 'tilework seal' ends them.
         max_broken: Share of unreadable images above which nothing is written.
         licence: Note on the terms of the images, kept in the store.
         codec: packed, rans, rans-context, or auto for the smallest of them; pairwise for archives (smaller, slower).
     """
     from time import monotonic
 
-    import torch
-
     from tilework.core.distributed import pick_device
-    from tilework.core.errors import InputError, OutputError
-    from tilework.core.files import write_json
-    from tilework.data import ImageFolder, ImageSource
-    from tilework.store import Packed, Store, codecs
+    from tilework.core.errors import ConfigError, InputError, OutputError
+    from tilework.data import ImageFolder
+    from tilework.store import Store, codecs
     from tilework.tokenizers import load_tokenizer
+    from tilework.tokenizers.tokenize import Tokenizing, open_spool, parse_share, quarantine_of, spool_share
     from tilework.tokenizers.tokenize import tokenize as run
-    from tilework.train.log import Bar, counted, notice
+    from tilework.train.log import counted, notice
 
+    share = parse_share(shard) if shard else None
+    if views < 1 or not 0 < area[0] <= area[1] <= 1:
+        raise ConfigError(f"{views} views of {area[0]:g} to {area[1]:g} of the area", "1 or more, between 0 and 1")
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
     place = pick_device(device)
@@ -58,49 +78,62 @@ def tokenize(
     if reference is not None and reference.manifest.tokenizer.get("sha256") != card.sha256:
         raise InputError(f"{like} was made with another tokenizer than {tokenizer}", "use the same one")
     classes, used = (reference.classes, reference.used) if reference else (None, None)
+    folder = ImageFolder.listed(images, labels, classes) if labels else ImageFolder.open(images, classes)
+    job = Tokenizing(model, card, place, licence, views, area, seed)
     if dry_run:
-        count = len(ImageFolder.open(images, classes))
-        grid = [side // model.patch for side in card.size]
-        record = Packed(grid[0] * grid[1], len(model.codebook)).size
-        pixels = torch.rand(16, 3, *card.size, device=place)
-        model.to(place).encode(pixels)
-        begun = monotonic()
-        model.encode(pixels).cpu()
-        minutes = (monotonic() - begun) / len(pixels) * count / 60
-        size = count * (record + 8) + model.codebook.numel() * 4
-        show({"images": count, "grid": grid, "bytes": size, "estimated_minutes": minutes, "output": str(out)}, json)
+        show(_plan(job, folder, out), json)
         return
-    bar = Bar("read", 1, quiet=True)
-
-    def progress(title: str):  # type: ignore[no-untyped-def]
-        def update(done: int, total: int) -> None:
-            nonlocal bar
-            if bar.title != title:
-                bar.close()
-                bar = Bar(title, total, quiet=json)
-            bar.update(done)
-
-        return update
-
     begun = monotonic()
-    try:
-        source = ImageSource.load(images, card.size, classes, max_broken, progress("read"))
-        run(source, model, card, out, place, licence, codec, used, progress=progress("tokenize"))
-    finally:
-        bar.close()
-    if source.broken:
-        quarantine = out.with_name(f"{out.name}.quarantine.json")
-        write_json(quarantine, [vars(broken) for broken in source.broken])
-        notice(f"{counted(len(source.broken), 'image')} cannot be read: see {quarantine}", json)
+    with progress_bar("tokenize", quiet=json) as progress:
+        if share is not None:
+            spool = open_spool(folder, job, out)
+            spool_share(folder, job, spool, *share, max_broken, progress)
+            parts = len(range(share[0], spool.plan.parts, share[1]))
+            show({"spool": str(spool.path), "share": shard, "parts": parts, "then": f"tilework seal {out}"}, json)
+            return
+        broken = run(folder, job, out, codec, used, max_broken, progress)
+    if broken:
+        notice(f"{counted(len(broken), 'image')} cannot be read: see {quarantine_of(out)}", json)
     store = Store(out)
     show(
         {
             "store": str(out),
             "images": len(store),
-            "quarantined": len(source.broken),
+            "quarantined": len(broken),
             "codec": store.manifest.codec,
+            "codes": store.vocabulary,
             "bytes_per_image": sum(store.sizes.values()) / len(store),
-            "images_per_s": len(store) / (monotonic() - begun),
+            "images_per_s": len(folder) / (monotonic() - begun),
         },
         json,
     )
+
+
+def _plan(job: Tokenizing, folder: ImageFolder, out: Path) -> dict[str, object]:
+    """What it would cost, by trying a few images."""
+    from time import monotonic
+
+    import numpy as np
+
+    from tilework.store import Packed
+    from tilework.tokenizers.tokenize import PART, try_batch
+
+    plan = job.plan(folder)
+    record = Packed(int(np.prod(plan.grid)), plan.vocabulary).size
+    some = np.linspace(0, len(folder) - 1, min(32, len(folder))).astype(np.int64)
+    try_batch(folder, job, some[:2])
+    begun = monotonic()
+    broken = try_batch(folder, job, some)
+    seconds = (monotonic() - begun) / len(some)
+    size = len(folder) * job.views * (record + 4) + plan.vocabulary * job.tokenizer.codebook.shape[1] * 4
+    return {
+        "images": len(folder),
+        "classes": len(folder.classes),
+        "broken_of_a_few": f"{broken} of {len(some)}",
+        "grid": list(plan.grid),
+        "views": job.views,
+        "parts": f"{plan.parts} of {PART} images",
+        "bytes_at_most": size,
+        "estimated_minutes_on_one_core": seconds * len(folder) / 60,
+        "output": str(out),
+    }

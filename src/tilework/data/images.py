@@ -6,11 +6,14 @@ B batch | H, W pixels
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +22,7 @@ from PIL import Image, ImageOps
 from tilework.core.batch import Batch, Stage, Target
 from tilework.core.errors import InputError
 
+T = TypeVar("T")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")
 LARGEST = 100_000_000  # pixels; read from the header before anything is decoded
@@ -68,13 +72,40 @@ class ImageFolder:
         labels = np.array([number[name] for name, _ in paths], np.int64)
         return ImageFolder(root, tuple(p for _, p in paths), labels, names, loose + len(files) - len(paths))
 
+    @staticmethod
+    def listed(root: Path, table: Path, classes: Sequence[str] | None = None) -> ImageFolder:
+        """Images by a CSV file with the columns `path` (below the root) and `label` (a class name)."""
+        try:
+            with table.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+        except (OSError, csv.Error, UnicodeDecodeError) as error:
+            raise InputError(f"{table} cannot be read", str(error)) from error
+        if not rows or not {"path", "label"} <= rows[0].keys():
+            raise InputError(f"{table} has no rows with 'path' and 'label'", "name the columns in its first line")
+        names = tuple(classes if classes is not None else sorted({row["label"] or "" for row in rows}))
+        seen: set[str] = set()
+        for line, row in enumerate(rows, 2):
+            path, label = row["path"] or "", row["label"] or ""
+            if not label or label not in names:
+                raise InputError(f"line {line} of {table} has the label '{label}'", f"one of {len(names)} is needed")
+            if path in seen or not path or path.startswith("/") or ".." in Path(path).parts:
+                raise InputError(f"line {line} of {table} has the path '{path}'", "each once, below the folder")
+            seen.add(path)
+        number = {name: i for i, name in enumerate(names)}
+        labels = np.array([number[row["label"]] for row in rows], np.int64)
+        return ImageFolder(root, tuple(root / row["path"] for row in rows), labels, names)
+
     def __len__(self) -> int:
         return len(self.paths)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The name of each image: its path below the root."""
-        return tuple(path.relative_to(self.root).as_posix() for path in self.paths)
+        return tuple(map(self.key, range(len(self))))
+
+    def key(self, index: int) -> str:
+        """The name of one image."""
+        return self.paths[index].relative_to(self.root).as_posix()
 
     @property
     def bytes(self) -> int:
@@ -95,13 +126,20 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def decode_image(path: Path, size: tuple[int, int]) -> np.ndarray:
     """An image upright, in RGB, short side resized (bicubic), centre cut to size. Returns (3, H, W) uint8."""
+    with open_image(path, size) as upright:
+        fitted = ImageOps.fit(to_rgb(upright), (size[1], size[0]), Image.Resampling.BICUBIC)
+    return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
+
+
+@contextmanager
+def open_image(path: Path, size: tuple[int, int] | None = None) -> Iterator[Image.Image]:
+    """An image upright, its number of pixels bounded before it is decoded. size: what it will be cut to, if at once."""
     with Image.open(path, formats=FORMATS) as image:
         if image.width * image.height > LARGEST:
             raise ValueError(f"{image.width}x{image.height} pixels are more than {LARGEST}")
-        image.draft("RGB", (2 * max(size), 2 * max(size)))  # the sides may change places below
-        upright = ImageOps.exif_transpose(image)
-        fitted = ImageOps.fit(to_rgb(upright), (size[1], size[0]), Image.Resampling.BICUBIC)
-    return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
+        if size is not None:
+            image.draft("RGB", (2 * max(size), 2 * max(size)))  # the sides may change places below
+        yield ImageOps.exif_transpose(image)
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -145,7 +183,7 @@ class ImageSource:
         broken: list[Broken] = []
         good: list[int] = []
         with ThreadPoolExecutor(_threads()) as pool:
-            for i, image in enumerate(pool.map(lambda path: _attempt(path, size), folder.paths)):
+            for i, image in enumerate(pool.map(lambda p: attempt(p, lambda: decode_image(p, size)), folder.paths)):
                 if isinstance(image, str):
                     broken.append(Broken(folder.paths[i].relative_to(root).as_posix(), image))
                 else:
@@ -185,9 +223,10 @@ class ImageSource:
         return self._pool.map(lambda i: decode_image(self.folder.paths[i], self.grid), index)
 
 
-def _attempt(path: Path, size: tuple[int, int]) -> np.ndarray | str:
+def attempt(path: Path, decode: Callable[[], T]) -> T | str:
+    """What a decoder gives, or why it gives nothing."""
     try:
-        return decode_image(path, size)
+        return decode()
     except Exception as error:  # a damaged file can raise anything in a decoder: struct.error, SyntaxError, ...
         return " ".join(str(error).replace(str(path), path.name).split()) or type(error).__name__
 

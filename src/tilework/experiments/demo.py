@@ -25,7 +25,7 @@ from tilework.recipes.build import QUARANTINE, bind, load_run, open_source
 from tilework.report import Page, code_pictures, confusion, curves, predictions, rows_of_pictures, trade
 from tilework.store import Store
 from tilework.tokenizers import Tokenizer, load_tokenizer, save_tokenizer
-from tilework.tokenizers.tokenize import tokenize
+from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train.log import Bar, counted
 from tilework.version import __version__
 
@@ -99,8 +99,7 @@ class Demo:
         batch = min(run.fit.batch, count)
         if not self.quick:
             return replace(run, fit=replace(run.fit, batch=batch))
-        settings = [f"fit.batch={batch}", "fit.steps=8", "fit.log_every=1"]
-        return resolve(run, None, [*settings, "objective.warm_steps=4"] if name == "demo_tokenizer" else settings)
+        return resolve(run, None, [f"fit.batch={batch}", "fit.steps=8", "fit.log_every=1"])
 
     def _train(self, name: str, data: Path, val: Path, title: str, place: str = "") -> torch.nn.Module:
         run = self._recipe(f"demo_{name}")
@@ -118,10 +117,11 @@ class Demo:
         tokenizer, card = load_tokenizer(self.out / "tokenizer")
         for part in ("train", "val"):
             if not (self.out / f"{part}.tok").exists():
-                source = self._pixels(part)
-                bar = Bar(f"tokenize {part}", len(source), quiet=self.quiet)
+                folder = ImageFolder.open(self.out / "images" / part)
+                bar = Bar(f"tokenize {part}", len(folder), quiet=self.quiet)
                 used = None if part == "train" else Store(self.out / "train.tok").used
-                tokenize(source, tokenizer, card, self.out / f"{part}.tok", device, used=used, progress=bar.update)
+                job = Tokenizing(tokenizer, card, device)
+                tokenize(folder, job, self.out / f"{part}.tok", used=used, progress=bar.update)
                 bar.close()
 
     def _token(self) -> None:

@@ -21,14 +21,14 @@ from tilework.core.distributed import World, pick_device, world
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
 from tilework.core.files import is_free, make_directory, write, write_json
 from tilework.core.rng import Draws
-from tilework.data import ImageSource, Source, TokenSource
+from tilework.data import ImageFolder, ImageSource, Source, TokenSource
 from tilework.evaluation import Classification, average, classify
 from tilework.models import Model
 from tilework.objectives import Combined, Objective, ObjectiveConfig
 from tilework.recipes.run import Run
 from tilework.store import Store
 from tilework.tokenizers import Tokenizer, load_tokenizer
-from tilework.tokenizers.tokenize import tokenize
+from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train import Job, Result, fit, time_steps
 from tilework.train.checkpoint import latest_checkpoint, load_model_weights
 from tilework.train.log import Bar, counted, notice
@@ -212,9 +212,9 @@ def evaluate_run(
         with TemporaryDirectory() as folder:
             store = Path(folder) / "data.tok"
             encoder, card = load_tokenizer(Path(tokenizer))
-            images = ImageSource.load(data, card.size, spec.classes, run.max_broken)
             used = load((path / CODEBOOK).read_bytes())["used"]
-            tokenize(images, encoder, card, store, place, used=used)
+            images = ImageFolder.open(data, spec.classes)
+            tokenize(images, Tokenizing(encoder, card, place), store, used=used, max_broken=run.max_broken)
             return _judge(run, spec, model, TokenSource(Store(store), spec.classes), place, str(tokenizer))
     return _judge(run, spec, model, source, place, str(data))
 

@@ -20,7 +20,7 @@ def demo_tokenizer() -> Run:
     """
     return Run(
         model=VitVqConfig(patch=6, codes=512, code_dim=32, width=96, depth=1, heads=4),
-        objective=ReconstructConfig(warm_steps=100),
+        objective=ReconstructConfig(commitment=0.02),
         augment=(Scale(), Flip()),
         evaluation=(Scale(),),
         fit=FitConfig(

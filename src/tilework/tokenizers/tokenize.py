@@ -1,55 +1,273 @@
-"""From a folder of images to a token store.
+"""From images to a token store: parts of the list are decoded, encoded and spooled, then sealed.
 
-B batch | h, w code grid
+A part is always the same images in the same batches, so any number of processes, stopped and started at will, make the
+same bytes. On a CPU every core takes whole batches, decoding and encoding by itself: nothing waits for anything else.
+
+N images | B batch | V views | h, w code grid
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from tilework.data import ImageSource, in_order
-from tilework.store import StoreWriter
+from tilework.core.errors import InputError, OutputError
+from tilework.core.files import write_json
+from tilework.data.images import Broken, ImageFolder, attempt, decode_image
+from tilework.data.views import decode_views, sample_crops
+from tilework.store import Plan, Spool, seal, spool_of
+from tilework.store.columns import Values
 from tilework.tokenizers.tokenizer import Card, Tokenizer
+
+PART = 1024  # images
+AHEAD = 8  # batches under way
+
+
+@dataclass(frozen=True)
+class Tokenizing:
+    """What becomes of an image: everything that changes a byte of the store."""
+
+    tokenizer: Tokenizer
+    card: Card
+    device: torch.device
+    licence: str = ""
+    views: int = 1  # above 1: random crops, their boxes in column `box`
+    area: tuple[float, float] = (0.35, 1.0)  # share of the image that a crop takes
+    seed: int = 0  # of the crops
+    batch: int = 64  # images encoded in one call
+
+    def plan(self, folder: ImageFolder) -> Plan:
+        """What all parts of the store have in common."""
+        tokenizer, size = self.tokenizer, self.card.size
+        crops = [self.views, *self.area, self.seed] if self.views > 1 else []
+        listed = [folder.keys, folder.labels.tolist(), crops, self.batch]
+        preprocessing = self.card.preprocessing
+        if self.views > 1:
+            preprocessing = (
+                f"upright RGB, {self.views} random crops of {self.area[0]:g} to {self.area[1]:g} of the area (seed "
+                f"{self.seed}), resized (bicubic) to {size[0]}x{size[1]} px, in [0, 1]"
+            )
+        return Plan(
+            vocabulary=len(tokenizer.codebook),
+            grid=(size[0] // tokenizer.patch, size[1] // tokenizer.patch),
+            classes=folder.classes,
+            views=self.views,
+            tokenizer={"name": self.card.name, "sha256": self.card.sha256},
+            preprocessing=preprocessing,
+            licence=self.licence,
+            parts=-(-len(folder) // PART),
+            source=hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
+        )
+
+
+def tokenize(
+    folder: ImageFolder,
+    job: Tokenizing,
+    out: Path,
+    codec: str = "auto",
+    used: np.ndarray | None = None,
+    max_broken: float = 0.05,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Broken]:
+    """Write a store of all images that can be read; the others are returned, and listed beside it.
+
+    used: the tokenizer's codes that the store keeps, as another store does; those in use if it is not given.
+    max_broken: share of unreadable images above which nothing is written.
+    """
+    if out.exists():
+        raise OutputError(f"{out} exists", "choose another place or remove it")
+    spool = open_spool(folder, job, out)
+    try:
+        spool_share(folder, job, spool, 0, 1, max_broken, progress)
+    except InputError:
+        spool.remove()  # once the images are repaired, all of them are read again
+        raise
+    return finish(spool, out, codec, used, max_broken)
+
+
+def open_spool(folder: ImageFolder, job: Tokenizing, out: Path) -> Spool:
+    """The spool of a store, new or as an earlier process left it."""
+    with torch.inference_mode():
+        return Spool.create(spool_of(out), job.plan(folder), job.tokenizer.codebook.cpu().float().numpy())
+
+
+def spool_share(
+    folder: ImageFolder,
+    job: Tokenizing,
+    spool: Spool,
+    rank: int,
+    world: int,
+    max_broken: float = 0.05,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Spool every world-th part that is not there yet, beginning with number `rank`."""
+    done = set(spool.done())
+    mine = range(rank, spool.plan.parts, world)
+    total = sum(_count(folder, number) for number in mine)
+    seen = sum(_count(folder, number) for number in mine if number in done)
+    job.tokenizer.to(job.device).eval()
+    progress(seen, total)
+    with _workers(job.device) as pool:
+        for number in mine:
+            if number in done:
+                continue
+            index = np.arange(number * PART, number * PART + _count(folder, number))
+            part = _Batch([], [], [], [])
+            for batch in _encoded(folder, job, index, pool):
+                for whole, piece in zip(vars(part).values(), vars(batch).values(), strict=True):
+                    whole += piece
+                seen += len(batch.kept) + len(batch.broken)
+                progress(seen, total)
+            receipt = {"images": len(index), "broken": [asdict(one) for one in part.broken]}
+            write_json(spool.path / f"receipts/{number:05d}.json", receipt)
+            _check_broken(_receipts(spool)[1], len(folder), max_broken)
+            _put(folder, job, spool, number, part)
+
+
+def _put(folder: ImageFolder, job: Tokenizing, spool: Spool, number: int, part: _Batch) -> None:
+    shape = (job.views, *spool.plan.grid) if job.views > 1 else spool.plan.grid
+    columns: dict[str, Values] = {"label": folder.labels[part.kept], "key": [folder.key(i) for i in part.kept]}
+    if job.views > 1:
+        columns["box"] = np.array(part.boxes, np.float32).reshape(-1, job.views, 4)
+    spool.put(number, np.array(part.values, np.int64).reshape(-1, *shape), columns)
+
+
+def finish(
+    spool: Spool,
+    out: Path,
+    codec: str = "auto",
+    used: np.ndarray | None = None,
+    max_broken: float = 0.05,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Broken]:
+    """Seal a spool and list what could not be read in OUT.quarantine.json."""
+    images, broken = _receipts(spool)
+    if broken:
+        _check_broken(broken, images, max_broken)
+        write_json(quarantine_of(out), [asdict(one) for one in broken])
+    seal(spool, out, codec, used=used, progress=progress)
+    return broken
+
+
+def quarantine_of(out: Path) -> Path:
+    """Where the images that could not be read are listed."""
+    return out.with_name(f"{out.name}.quarantine.json")
+
+
+def _count(folder: ImageFolder, number: int) -> int:
+    return min(PART, len(folder) - number * PART)
+
+
+def _receipts(spool: Spool) -> tuple[int, list[Broken]]:
+    """Images that were looked at, and those of them that cannot be read."""
+    receipts = [json.loads(file.read_bytes()) for file in sorted((spool.path / "receipts").glob("*.json"))]
+    broken = [Broken(**entry) for receipt in receipts for entry in receipt["broken"]]
+    return sum(receipt["images"] for receipt in receipts), broken
+
+
+def _check_broken(broken: list[Broken], total: int, share: float) -> None:
+    if len(broken) > share * total or len(broken) == total:
+        raise InputError(
+            f"{len(broken)} of {total} images cannot be read (first: {broken[0].path}: {broken[0].reason})",
+            f"repair or remove them; at most {share:.0%} may be broken",
+        )
+
+
+@dataclass(frozen=True)
+class _Batch:
+    values: list[np.ndarray]  # of each image: pixels (3, H, W) or (V, 3, H, W), then codes (h, w) or (V, h, w)
+    kept: list[int]
+    boxes: list[np.ndarray]  # (V, 4) where there are several views
+    broken: list[Broken]
+
+
+def _encoded(folder: ImageFolder, job: Tokenizing, index: np.ndarray, pool: ThreadPoolExecutor) -> Iterator[_Batch]:
+    """Batches of codes in order; on a CPU whole batches are under way ahead, elsewhere their pixels are."""
+    cpu = job.device.type == "cpu"
+    waiting: deque[Future[_Batch]] = deque()
+
+    def next_one() -> _Batch:
+        batch = waiting.popleft().result()
+        return batch if cpu else _encode(job, batch)
+
+    for part in np.split(index, range(job.batch, len(index), job.batch)):
+        waiting.append(pool.submit(_prepare, folder, job, part, cpu))
+        if len(waiting) > AHEAD:
+            yield next_one()
+    while waiting:
+        yield next_one()
+
+
+def _prepare(folder: ImageFolder, job: Tokenizing, index: np.ndarray, encode: bool) -> _Batch:
+    batch = _decode(folder, job, index)
+    return _encode(job, batch) if encode else batch
+
+
+def _decode(folder: ImageFolder, job: Tokenizing, index: np.ndarray) -> _Batch:
+    """Pixels of images, several views of each where asked for; what cannot be read is set aside."""
+    size, batch = job.card.size, _Batch([], [], [], [])
+    crops = sample_crops(job.seed, index, job.views, job.area)  # (B, V, 4)
+    for i, crop in zip(index.tolist(), crops, strict=True):
+        path = folder.paths[i]
+        decode = partial(decode_views, path, size, crop) if job.views > 1 else partial(decode_image, path, size)
+        image: Any = attempt(path, decode)
+        if isinstance(image, str):
+            batch.broken.append(Broken(path.relative_to(folder.root).as_posix(), image))
+            continue
+        batch.kept.append(i)
+        if isinstance(image, tuple):
+            batch.boxes.append(image[1])
+        batch.values.append(image[0] if isinstance(image, tuple) else image)
+    return batch
 
 
 @torch.inference_mode()
-def tokenize(
-    source: ImageSource,
-    tokenizer: Tokenizer,
-    card: Card,
-    out: Path,
-    device: torch.device,
-    licence: str = "",
-    codec: str = "auto",
-    used: np.ndarray | None = None,
-    batch: int = 64,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> None:
-    """Write the codes of every image, in order; the store appears when it is complete.
+def _encode(job: Tokenizing, batch: _Batch) -> _Batch:
+    """Codes of pixels."""
+    if not batch.kept:
+        return batch
+    pixels = torch.from_numpy(np.stack(batch.values)).to(job.device)  # (B, 3, H, W) or (B, V, 3, H, W)
+    ids = torch.cat([job.tokenizer.encode(part / 255) for part in pixels.flatten(0, -4).split(job.batch)])
+    codes = ids.cpu().numpy().reshape(*pixels.shape[:-3], *ids.shape[1:])  # (B, h, w) or (B, V, h, w)
+    return replace(batch, values=list(codes))
 
-    used: the tokenizer's codes that the store keeps, as another store does; those in use if it is not given.
-    """
-    tokenizer = tokenizer.to(device).eval()
-    writer = StoreWriter(
-        out,
-        tokenizer.codebook.cpu().numpy(),
-        source.classes,
-        codec=codec,
-        tokenizer={"name": card.name, "sha256": card.sha256},
-        preprocessing=card.preprocessing,
-        licence=licence,
-        cut=True,
-        used=used,
-    )
-    keys, labels = source.folder.keys, source.folder.labels
-    with writer:
-        done = 0
-        for part in in_order(source, batch):
-            ids = tokenizer.encode(part.x.to(device) / 255).cpu().numpy()  # (B, h, w)
-            writer.add(ids, labels[done : done + len(ids)], keys[done : done + len(ids)])
-            done += len(ids)
-            progress(done, len(source))
+
+def try_batch(folder: ImageFolder, job: Tokenizing, index: np.ndarray) -> int:
+    """Decode and encode some images on one core, for an estimate; returns how many cannot be read."""
+    job.tokenizer.to(job.device).eval()
+    with _workers(job.device) as pool:
+        return len(pool.submit(_prepare, folder, job, index, True).result().broken)
+
+
+@contextmanager
+def _workers(device: torch.device) -> Iterator[ThreadPoolExecutor]:
+    """A thread for every core; on a CPU each computes alone, so that none waits for the others."""
+    before = torch.get_num_threads()
+    count = before if device.type == "cpu" else os.cpu_count() or 1
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(before)
+
+
+def parse_share(text: str) -> tuple[int, int]:
+    """'3/8' as (3, 8): the fourth of eight processes."""
+    first, _, second = text.partition("/")
+    if not (first.isdigit() and second.isdigit()) or int(first) >= int(second):
+        raise InputError(f"a share of '{text}'", "give i/n with i from 0 to n - 1, for example 0/8")
+    return int(first), int(second)
