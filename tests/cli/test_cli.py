@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from small_data import write_images, write_store
 from tilework.cli.main import COMMANDS, main
 from tilework.core.errors import EXIT_CODES, TileworkError
 from tilework.store import Plan, Spool, Store, spool_of
+from tilework.tokenizers import VqVaeConfig
 from tilework.version import __version__
 
 
@@ -303,6 +305,48 @@ def test_tokenize_refuses_and_leaves_nothing(
     assert json.loads((tmp_path / "new.tok.quarantine.json").read_text())[0]["path"] == "class0/000.png"
     assert len(Store(out)) == 23
     assert not list(tmp_path.glob(".*tmp"))
+
+
+def test_tokenizers_are_imported_and_measured(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    model = VqVaeConfig(width=16, blocks=1, hidden=8, codes=12, code_dim=6).build(3, (0, 0), 0)
+    tensors = {k.replace("quantiser.embedding.", "vq_vae.codebook."): v for k, v in model.state_dict().items()}
+    torch.save(tensors, tmp_path / "x.pt")
+    out = tmp_path / "taken"
+    assert run("tokenizer", "import", tmp_path / "x.pt", "--size", 32, 32, "--out", out, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["layout"] == "plain VQ-VAE"
+    assert run("tokenizer", "card", out, images, "--limit", 9, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["images"], shown["grid"], shown["codes"]) == (9, [8, 8], 12)
+    assert "plain VQ-VAE, from x.pt" in json.loads((out / "card.json").read_text())["origin"]
+    assert (out / "card.png").read_bytes().startswith(b"\x89PNG")
+    assert run("tokenize", images, "--tokenizer", out, "--out", tmp_path / "x.tok", "--views", 2) == 0
+    assert Store(tmp_path / "x.tok").views == 2
+    assert "change --size" in fails(
+        capsys, 4, "tokenizer", "import", tmp_path / "x.pt", "--size", 30, 31, "--out", tmp_path / "y"
+    )
+    assert "exists" in fails(capsys, 7, "tokenizer", "import", tmp_path / "x.pt", "--out", out)
+    (tmp_path / "bad.pt").write_bytes(b"nothing")
+    assert "none of it was run" in fails(capsys, 3, "tokenizer", "import", tmp_path / "bad.pt", "--out", tmp_path / "y")
+
+
+def test_job_array_on_the_line(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = tmp_path / "tokenizer"
+    assert run("tokenizer", "train", images, *SMALL_TOKENIZER, "fit.picture_every=2", "--out", tokenizer) == 0
+    assert (tmp_path / "tokenizer.run/pictures/step-00000002.png").is_file()
+    (images / "class0/000.png").write_bytes(b"")
+    settings = ["--tokenizer", tokenizer, "--max-broken", 0.1]
+    assert run("tokenize", images, *settings, "--out", tmp_path / "one.tok") == 0
+    for share in ("1/2", "0/2"):
+        assert run("tokenize", images, *settings, "--out", tmp_path / "two.tok", "--shard", share) == 0
+    assert "tilework seal" in capsys.readouterr().out
+    assert run("seal", tmp_path / "two.tok", "--max-broken", 0.1) == 0
+    for path in sorted((tmp_path / "one.tok").rglob("*")):
+        if path.is_file():
+            assert path.read_bytes() == (tmp_path / "two.tok" / path.relative_to(tmp_path / "one.tok")).read_bytes()
+    assert (tmp_path / "two.tok.quarantine.json").is_file()
+    assert "give i/n" in fails(capsys, 3, "tokenize", images, *settings, "--out", tmp_path / "x.tok", "--shard", "2/2")
+    assert "views of" in fails(capsys, 4, "tokenize", images, *settings, "--out", tmp_path / "x.tok", "--views", 0)
 
 
 def test_stores_are_converted_merged_cut_and_split(

@@ -17,7 +17,16 @@ from tilework.tokenizers.kmeans import kmeans, squared_distances
 
 def make(**changes: Any) -> VitVq:
     torch.manual_seed(0)
-    settings = {"patch": 4, "codes": 30, "code_dim": 6, "width": 16, "depth": 1, "heads": 2, **changes}
+    settings = {
+        "patch": 4,
+        "codes": 30,
+        "code_dim": 6,
+        "width": 16,
+        "depth": 1,
+        "heads": 2,
+        "mixing": "attention",
+        **changes,
+    }
     return VitVqConfig(**settings).build(3, (0, 0), 0).eval()
 
 

@@ -17,6 +17,16 @@ from tilework.version import __version__
 COMMANDS = {
     "demo": ("demo", "demo", "From photographs to a token-trained model and a report, in a few minutes on two cores."),
     "tokenizer train": ("tokenizer", "train_tokenizer", "Train a tokenizer on a folder of images."),
+    "tokenizer import": (
+        "tokenizer",
+        "import_tokenizer",
+        "Take over other people's tokenizer: its layout is recognised by the names of its tensors.",
+    ),
+    "tokenizer card": (
+        "tokenizer",
+        "card",
+        "Measure a tokenizer on images: PSNR, SSIM, code usage, bits, speed; written beside it with a picture.",
+    ),
     "tokenize": (
         "tokenize",
         "tokenize",

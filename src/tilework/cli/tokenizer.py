@@ -1,8 +1,11 @@
-"""`tilework tokenizer train`."""
+"""`tilework tokenizer train`, `import` and `card`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
 
 from tilework.cli.arguments import Device, DryRun, Images, Json, OptionalPath, Settings
 from tilework.cli.output import show
@@ -51,3 +54,84 @@ def train_tokenizer(
     assert isinstance(result.model, Tokenizer)
     save_tokenizer(out, result.model, run.model, run.size)
     show({"tokenizer": str(out), "run": str(work), **result.metrics}, json)
+
+
+def import_tokenizer(
+    checkpoint: Annotated[Positional[Path], arg(metavar="CHECKPOINT")],
+    /,
+    out: Path,
+    size: Annotated[tuple[int, int] | None, arg(metavar="H W", help_behavior_hint="(optional)")] = None,
+    json: Json = False,
+) -> None:
+    """Take over other people's tokenizer: its layout is recognised by the names of its tensors.
+
+    Try:
+      tilework tokenizer import vqgan_imagenet_f16_1024.ckpt --out vqgan
+      tilework tokenize photos/train --tokenizer vqgan --out train.tok
+
+    Args:
+        checkpoint: VQGAN (vector or Gumbel quantisation), ViT-VQGAN or plain VQ-VAE; nothing in it is run.
+        out: Directory of the tokenizer.
+        size: Pixels that images are cut to; what the family was trained on if not given.
+    """
+    from tilework.core.errors import ConfigError, OutputError
+    from tilework.tokenizers import save_tokenizer
+    from tilework.tokenizers.foreign import load_foreign
+
+    if out.exists():
+        raise OutputError(f"{out} exists", "choose another --out or remove it")
+    tokenizer, config, family = load_foreign(checkpoint)
+    height, width = size or family.size
+    if height < 1 or width < 1 or height % tokenizer.patch or width % tokenizer.patch:
+        raise ConfigError(f"{height}x{width} px do not divide into {tokenizer.patch} px patches", "change --size")
+    state = "tested on real weights" if family.tested else "untested on real weights: look at its pictures first"
+    save_tokenizer(out, tokenizer, config, (height, width), f"{family.title}, from {checkpoint.name}; {state}")
+    codes, dim = tokenizer.codebook.shape
+    grid = [height // tokenizer.patch, width // tokenizer.patch]
+    show({"tokenizer": str(out), "layout": family.title, "grid": grid, "codes": codes, "code_dim": dim,
+          "loader": state}, json)  # fmt: skip
+
+
+def card(
+    tokenizer: Annotated[Positional[Path], arg(metavar="TOKENIZER")],
+    images: Images,
+    /,
+    limit: int = 1000,
+    max_broken: float = 0.05,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Measure a tokenizer on images: PSNR, SSIM, code usage, bits, speed; written beside it with a picture.
+
+    Try:
+      tilework tokenizer card tokenizer photos/val
+
+    Args:
+        tokenizer: Directory of a tokenizer; card.json and card.png go there.
+        limit: Images to measure on, spread over the folder.
+        max_broken: Share of unreadable images above which nothing is measured.
+    """
+    from dataclasses import asdict
+
+    import numpy as np
+
+    from tilework.core.distributed import pick_device
+    from tilework.core.files import write, write_json
+    from tilework.data import ImageFolder, ImageSource
+    from tilework.evaluation.reconstruction import reconstruction
+    from tilework.report import rows_of_pictures
+    from tilework.tokenizers import load_tokenizer
+
+    place = pick_device(device)
+    model, known = load_tokenizer(tokenizer)
+    folder = ImageFolder.open(images)
+    some = np.linspace(0, len(folder) - 1, min(limit, len(folder))).astype(np.int64)
+    source = ImageSource.read(folder.take(some), known.size, max_broken)
+    measured = asdict(reconstruction(model, source, place))
+    values = {"tokenizer": known.name, "sha256": known.sha256, "origin": known.origin, "data": str(images), **measured}
+    shown = source.batch(np.linspace(0, len(source) - 1, min(10, len(source))).astype(np.int64)).x.to(place) / 255
+    rows = {"image": shown, "decoded": model.decode(model.encode(shown))}
+    pictures = {name: x.permute(0, 2, 3, 1).cpu().numpy() for name, x in rows.items()}
+    write(tokenizer / "card.png", rows_of_pictures(pictures))
+    write_json(tokenizer / "card.json", values)
+    show({**values, "written": f"{tokenizer / 'card.json'}, {tokenizer / 'card.png'}"}, json)

@@ -173,11 +173,20 @@ class ImageSource:
         max_broken: float = 0.05,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> ImageSource:
+        """`read` of a class folder."""
+        return ImageSource.read(ImageFolder.open(root, classes), size, max_broken, progress)
+
+    @staticmethod
+    def read(
+        folder: ImageFolder,
+        size: tuple[int, int],
+        max_broken: float = 0.05,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> ImageSource:
         """Decode every file once, so that the number of good ones is known before training.
 
         max_broken: share of unreadable files above which the folder is refused.
         """
-        folder = ImageFolder.open(root, classes)
         keep = len(folder) * size[0] * size[1] * 3 <= KEEP_BYTES
         pixels = np.empty((len(folder) if keep else 0, 3, *size), np.uint8)
         broken: list[Broken] = []
@@ -185,7 +194,7 @@ class ImageSource:
         with ThreadPoolExecutor(_threads()) as pool:
             for i, image in enumerate(pool.map(lambda p: attempt(p, lambda: decode_image(p, size)), folder.paths)):
                 if isinstance(image, str):
-                    broken.append(Broken(folder.paths[i].relative_to(root).as_posix(), image))
+                    broken.append(Broken(folder.key(i), image))
                 else:
                     if keep:
                         pixels[len(good)] = image
@@ -193,7 +202,7 @@ class ImageSource:
                 progress(i + 1, len(folder))
         if not good or len(broken) > max_broken * len(folder):
             raise InputError(
-                f"{len(broken)} of {len(folder)} images in {root} cannot be read "
+                f"{len(broken)} of {len(folder)} images in {folder.root} cannot be read "
                 f"(first: {broken[0].path}: {broken[0].reason})",
                 f"repair or remove them; at most {max_broken:.0%} may be broken",
             )

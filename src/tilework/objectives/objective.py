@@ -29,6 +29,10 @@ class Objective(nn.Module):
         """What evaluation averages: a value for each sample, (B,). model: this one's, or averaged weights of it."""
         raise NotImplementedError
 
+    def pictures(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Rows of pictures that show how it goes, (B, 3, H, W) in [0, 1] by name; none by default."""
+        return {}
+
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
@@ -65,6 +69,10 @@ class Combined(Objective):
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The main objective's."""
         return self.main.score(model, batch)
+
+    def pictures(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The main objective's."""
+        return self.main.pictures(model, batch)
 
 
 def soft_cross_entropy(logits: Tensor, target: Target, smoothing: float = 0.0) -> Tensor:

@@ -129,6 +129,11 @@ class Reconstruct(Objective):
         mse = (restored - batch.x).square().mean((1, 2, 3))
         return {"mse": mse, "psnr": -10 * mse.clamp(min=1e-10).log10()}
 
+    def pictures(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Images above what their codes keep."""
+        assert isinstance(model, Tokenizer)
+        return {"image": batch.x, "decoded": model.decode(model.encode(batch.x))}
+
 
 def _summed(x: Tensor) -> Tensor:
     """Sum over all processes."""

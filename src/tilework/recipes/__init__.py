@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from tilework.recipes import demo
+from tilework.recipes import demo, tokenizers
 from tilework.recipes.build import evaluate_run, plan, prepare, train
 from tilework.recipes.run import Extra, Run, recipe, recipes
 
-__all__ = ["Extra", "Run", "demo", "evaluate_run", "plan", "prepare", "recipe", "recipes", "train"]
+__all__ = ["Extra", "Run", "demo", "evaluate_run", "plan", "prepare", "recipe", "recipes", "tokenizers", "train"]
 
 
 def __getattr__(name: str) -> Any:

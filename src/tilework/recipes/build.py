@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +26,7 @@ from tilework.evaluation import Classification, average, classify
 from tilework.models import Model
 from tilework.objectives import Combined, Objective, ObjectiveConfig
 from tilework.recipes.run import Run
+from tilework.report import rows_of_pictures
 from tilework.store import Store
 from tilework.tokenizers import Tokenizer, load_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
@@ -141,7 +142,31 @@ def prepare(run: Run, data: Path, val: Path | None, out: Path, place: World, tit
             return average(objective, judged, judge, evaluation, place)
 
     augment = bind(run.augment, source, place.device)
-    return Job(objective, source, augment, run.fit, out, place, evaluate, title, quiet)
+    job = Job(objective, source, augment, run.fit, out, place, evaluate, title, quiet)
+    if run.fit.picture_every and place.leads:
+        job.after_step = _draw_some(run, objective, judge or source, evaluation, out, place)
+    return job
+
+
+def _draw_some(
+    run: Run, objective: Objective, source: Source, evaluation: tuple[Augment, ...], out: Path, place: World
+) -> Callable[[int], None]:
+    """Pictures of a few samples every so often, in OUT/pictures."""
+    index = np.linspace(0, len(source) - 1, min(10, len(source))).astype(np.int64)
+
+    def draw(step: int) -> None:
+        if step % run.fit.picture_every:
+            return
+        objective.model.eval()
+        with torch.inference_mode():
+            batch = source.batch(index).to(place.device)
+            batch = apply_all(evaluation, batch, Draws(0, 0, batch.index))
+            rows = objective.pictures(objective.model, batch)
+        if rows:
+            shown = {name: x.clamp(0, 1).permute(0, 2, 3, 1).cpu().numpy() for name, x in rows.items()}
+            write(out / f"pictures/step-{step:08d}.png", rows_of_pictures(shown))
+
+    return draw
 
 
 def _takes(model: nn.Module) -> Stage:

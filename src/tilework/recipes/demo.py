@@ -19,7 +19,7 @@ def demo_tokenizer() -> Run:
     Paper: none, a CPU-sized relative of ViT-VQGAN.
     """
     return Run(
-        model=VitVqConfig(patch=6, codes=512, code_dim=32, width=96, depth=1, heads=4),
+        model=VitVqConfig(patch=6, codes=512, code_dim=32, width=96, depth=2, heads=8),
         objective=ReconstructConfig(commitment=0.02),
         augment=(Scale(), Flip()),
         evaluation=(Scale(),),

@@ -71,6 +71,7 @@ class Card:
     name: str
     sha256: str  # of its weights
     size: tuple[int, int]  # pixels it was trained on
+    origin: str = ""
 
     @property
     def preprocessing(self) -> str:
@@ -78,12 +79,15 @@ class Card:
         return f"upright RGB, short side resized (bicubic), centre cut to {self.size[0]}x{self.size[1]} px, in [0, 1]"
 
 
-def save_tokenizer(path: Path, tokenizer: Tokenizer, config: ModelConfig, size: tuple[int, int]) -> None:
+def save_tokenizer(
+    path: Path, tokenizer: Tokenizer, config: ModelConfig, size: tuple[int, int], origin: str = "trained by Tilework"
+) -> None:
     """Write a tokenizer as a directory."""
     with new_directory(path) as root:
         write(root / WEIGHTS, save_tensors({k: v.contiguous() for k, v in tokenizer.state_dict().items()}))
         settings: Plain = {"format": "tilework tokenizer", "version": 1, "name": path.stem, "size": list(size)}
-        write_json(root / SETTINGS, {**settings, "sha256": sha256(root / WEIGHTS), "model": encode(config)})
+        settings |= {"origin": origin, "sha256": sha256(root / WEIGHTS), "model": encode(config)}
+        write_json(root / SETTINGS, settings)
 
 
 def load_tokenizer(path: Path) -> tuple[Tokenizer, Card]:
@@ -95,7 +99,8 @@ def load_tokenizer(path: Path) -> tuple[Tokenizer, Card]:
         if settings["version"] != 1:
             raise DamageError(f"{path} has tokenizer version {settings['version']}, not 1", "update Tilework")
         config = decode(ModelConfig, settings["model"], "model")
-        card = Card(settings["name"], settings["sha256"], decode(tuple[int, int], settings["size"], "size"))
+        size = decode(tuple[int, int], settings["size"], "size")
+        card = Card(settings["name"], settings["sha256"], size, str(settings.get("origin", "")))
         tokenizer = config.build(3, card.size, 0)
     except (ValueError, KeyError, TypeError, ConfigError) as error:
         raise DamageError(f"{path / SETTINGS} is malformed", f"restore it ({error!r})") from error

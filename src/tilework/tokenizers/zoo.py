@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tilework.core.errors import ConfigError
 from tilework.models.model import ModelConfig
 from tilework.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from tilework.tokenizers.vit_vqgan import SIZES
 
 
 def create_tokenizer(name_or_path: str | Path, **settings: Any) -> Tokenizer:
     """A trained tokenizer from its directory, or an untrained one by name with settings."""
     if Path(name_or_path).is_dir():
         return load_tokenizer(Path(name_or_path))[0]
-    tokenizer = ModelConfig.choices[str(name_or_path)](**settings).build(3, (0, 0), 0)
+    preset = SIZES.get(str(name_or_path))
+    config = replace(preset, **settings) if preset else ModelConfig.choices[str(name_or_path)](**settings)
+    tokenizer = config.build(3, (0, 0), 0)
     if not isinstance(tokenizer, Tokenizer):
         raise ConfigError(f"'{name_or_path}' is a {type(tokenizer).__name__}, not a tokenizer", "choose another name")
     return tokenizer

@@ -56,6 +56,7 @@ class FitConfig:
     save_every: int = 0  # steps; 0: once per epoch
     keep: int = 2  # checkpoints
     log_every: int = 10  # steps
+    picture_every: int = 0  # steps, where the objective has something to show; 0: never
     patience: int = 5  # steps in a row with a gradient that is not finite, before training stops
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
