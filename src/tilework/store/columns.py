@@ -85,11 +85,21 @@ def pack_values(values: Values) -> dict[str, np.ndarray]:
 def unpack_values(tensors: dict[str, np.ndarray]) -> Any:
     """What `pack_values` was given."""
     if "values" in tensors:
+        if not tensors["values"].ndim:
+            raise ValueError("a single value")
         return tensors["values"]
-    cuts = list(pairwise(tensors["offsets"].tolist()))
+    whole = tensors["ragged" if "ragged" in tensors else "text" if "text" in tensors else "bytes"]
+    offsets = tensors["offsets"]
+    if offsets.dtype != np.int64 or offsets.ndim != 1 or not offsets.size or not whole.ndim:
+        raise ValueError("offsets of another type or form")
+    if offsets[0] != 0 or offsets[-1] != len(whole) or (offsets[1:] < offsets[:-1]).any():
+        raise ValueError("offsets that do not fit")
+    cuts = list(pairwise(offsets.tolist()))
     if "ragged" in tensors:
-        return [tensors["ragged"][a:b] for a, b in cuts]
-    data = tensors["text" if "text" in tensors else "bytes"].tobytes()
+        return [whole[a:b] for a, b in cuts]
+    if whole.dtype != np.uint8 or whole.ndim != 1:
+        raise ValueError("no bytes")
+    data = whole.tobytes()
     parts = [data[a:b] for a, b in cuts]
     return [part.decode("utf-8", "surrogateescape") for part in parts] if "text" in tensors else parts
 
@@ -115,9 +125,12 @@ def pack_column(values: Values) -> bytes:
     return bytes(save(pack_values(values)))
 
 
-def unpack_column(data: bytes) -> Any:
+def unpack_column(data: bytes, kind: Kind | None = None) -> Any:
     """The values of a safetensors file: an array, or a list of texts."""
-    return unpack_values(load(data))
+    tensors = load(data)
+    if kind and set(tensors) != ({"values"} if kind == "array" else {"text", "offsets"}):
+        raise ValueError(f"it is no column of kind {kind}")
+    return unpack_values(tensors)
 
 
 def write_column(root: Path, entry: ColumnEntry, values: Iterable[Values]) -> ColumnEntry:

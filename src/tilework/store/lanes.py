@@ -68,9 +68,9 @@ def encode_lanes(frequency: np.ndarray, start: np.ndarray, precision: int) -> tu
 class LaneDecoder:
     """Any set of records, decoded together: `slot`, look the symbol up, `advance`; `finish` checks the end."""
 
-    def __init__(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, precision: int) -> None:
-        if len(sizes) and (sizes.min() < 4 or (sizes & 1).any()):
-            raise DamageError("a record is too short for its stream", "restore the shard")
+    def __init__(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, precision: int, steps: int) -> None:
+        if len(sizes) and (sizes.min() < 4 or sizes.max() > 4 + 2 * steps or (sizes & 1).any()):
+            raise DamageError("a record is too short or too long for its stream", "restore the shard")
         width = int(sizes.max(initial=4))
         place = starts[:, None] + np.arange(width)
         records = data.take(place, mode="clip")  # (B, width) bytes; what lies behind a record is never used

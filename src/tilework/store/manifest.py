@@ -19,6 +19,7 @@ NAME = "manifest.json"
 FORMAT = "tilework store"
 VERSION = 1
 LARGEST = 1 << 28  # bytes
+LARGEST_LENGTH = 1 << 16  # codes of a record
 DTYPES = {f"<{kind}" for kind in ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8")} | {"|b1", "|i1", "|u1"}
 
 
@@ -77,17 +78,19 @@ def read(root: Path) -> Manifest:
         raise DamageError(f"{path} is larger than a manifest can be", "restore it")
     try:
         text = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        text = text if isinstance(text, dict) else {}
+        digest = _hash({key: value for key, value in text.items() if key not in ("format", "version", "seal")})
+    except (OSError, ValueError, RecursionError) as error:
         raise DamageError(f"{path} is not JSON", f"restore it ({error})") from error
-    if not isinstance(text, dict) or text.pop("format", None) != FORMAT:
+    if text.pop("format", None) != FORMAT:
         raise DamageError(f"{path} is not the manifest of a token store", "restore it")
     if (version := text.pop("version", None)) != VERSION:
         raise DamageError(f"{root} has store version {version}, this software reads {VERSION}", "update Tilework")
-    if text.pop("seal", None) != _hash(text):
+    if text.pop("seal", None) != digest:
         raise DamageError(f"{path} was changed after it was written", "restore it")
     try:
         manifest: Manifest = decode(Manifest, text)
-    except ConfigError as error:
+    except (ConfigError, RecursionError) as error:
         raise DamageError(f"{path} is malformed", str(error)) from error
     _check(path, manifest)
     return manifest
@@ -101,6 +104,12 @@ def _check(path: Path, manifest: Manifest) -> None:
     sizes += [side for column in columns for side in column.shape]
     if not all(rows) or len(manifest.grid) not in (1, 2) or min(sizes) < 1 or max(*sizes, manifest.length) > 1 << 24:
         raise DamageError(f"{path} is malformed", "a grid, vocabulary or shard of impossible size")
+    if not 0 < manifest.images <= 1 << 40:
+        raise DamageError(f"{path} is malformed", "an impossible number of images")
+    if manifest.length > LARGEST_LENGTH:
+        raise DamageError(f"{path} is malformed", "more codes of a record than there may be")
+    if any(column.shards and column.kind in ("array", "text") for column in columns):
+        raise DamageError(f"{path} is malformed", "shards of a column that has none")
     if any(column.kind == "ragged" and column.dtype not in DTYPES for column in columns):
         raise DamageError(f"{path} is malformed", "a column of an unknown type")
     if len({column.name for column in columns}) < len(columns) or not all(c.name.isidentifier() for c in columns):

@@ -61,7 +61,7 @@ class Pairwise:
     @staticmethod
     def load(tables: dict[str, np.ndarray], length: int, vocabulary: int, columns: int) -> Pairwise:
         """The codec that wrote a store; refuses tables that cannot be right."""
-        rank = tables["v"].shape[-1] if "v" in tables else 0
+        rank = tables["v"].shape[-1] if "v" in tables and tables["v"].ndim else 0
         expected = {
             "u": ((4, vocabulary + 1, rank), np.dtype(np.int8)),
             "v": ((vocabulary, rank), np.dtype(np.int8)),
@@ -70,9 +70,9 @@ class Pairwise:
             "table": ((EXPONENTIALS,), np.dtype(np.uint16)),
         }
         found = {name: (table.shape, table.dtype) for name, table in tables.items()}
-        right = found == expected and 1 <= rank <= LARGEST_RANK
+        right = found == expected and 1 <= rank <= LARGEST_RANK and vocabulary <= LARGEST_VOCABULARY
         right = right and 0 <= tables["shift"][0] <= LARGEST_SHIFT and tables["table"][0] == 65535
-        if not right or np.abs(tables["bias"]).max() > LARGEST_BIAS:
+        if not right or np.abs(tables["bias"].astype(np.int64)).max() > LARGEST_BIAS:
             raise DamageError("the pairwise tables of the store are malformed", "restore tables.safetensors")
         u, v, bias, shift, table = (tables[name] for name in expected)
         return Pairwise(u, v, bias, int(shift[0]), table, columns, length)
@@ -124,7 +124,7 @@ class Pairwise:
         return np.concatenate([self._decode(data, starts[b : b + LANES], sizes[b : b + LANES]) for b in blocks])
 
     def _decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        lanes = LaneDecoder(data, starts, sizes, PRECISION)
+        lanes = LaneDecoder(data, starts, sizes, PRECISION, self.length)
         columns = self.columns
         ids = np.empty((self.length, len(starts)), np.int32)
         outside = np.full(len(starts), self.vocabulary, np.int32)

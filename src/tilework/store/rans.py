@@ -66,7 +66,7 @@ class Rans:
     def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns (B, T) int32."""
         skip = self._low.size if self._low is not None else 0
-        lanes = LaneDecoder(data, starts + skip, sizes - skip, PRECISION)
+        lanes = LaneDecoder(data, starts + skip, sizes - skip, PRECISION, self.length)
         ids = np.empty((self.length, len(starts)), np.int32)
         for step in range(self.length):
             slot = lanes.slot()

@@ -19,6 +19,7 @@ PRECISION = 12
 LARGEST_VOCABULARY = 1 << PRECISION - 1
 CLUSTERS = (4, 8, 16, 24)
 ROUNDS = 12
+LARGEST_CLUSTERS = 63  # 2^12 contexts of 2^12 slots each
 
 
 class RansContext:
@@ -58,10 +59,16 @@ class RansContext:
         """The codec that wrote a store; refuses tables that cannot be right."""
         try:
             left, above = tables["left"], tables["above"]
-            outside = int(tables["clusters"][0])
+            if {table.dtype for table in tables.values()} != {np.dtype(np.uint8)} or vocabulary > LARGEST_VOCABULARY:
+                raise ValueError("types")
+            outside = int(tables["clusters"].item())
             size = (outside + 1) ** 2 * vocabulary * 2
             maps = np.stack([left, above])
-            if maps.shape != (2, vocabulary) or not 0 <= maps.min() <= maps.max() < outside or size > 1 << 28:
+            if (
+                maps.shape != (2, vocabulary)
+                or not 0 <= maps.min() <= maps.max() < outside
+                or outside > LARGEST_CLUSTERS
+            ):
                 raise ValueError("clusters")
             unpacker = zlib.decompressobj()
             raw = unpacker.decompress(tables["frequencies"].tobytes(), size + 1)
@@ -97,7 +104,7 @@ class RansContext:
 
     def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns (B, T) int32."""
-        lanes = LaneDecoder(data, starts, sizes, PRECISION)
+        lanes = LaneDecoder(data, starts, sizes, PRECISION, self.length)
         ids = np.empty((self.length, len(starts)), np.int32)
         left = (self.left * (self.outside + 1)).astype(np.int32)  # of the context number
         edge_left = np.full(len(starts), self.outside * (self.outside + 1), np.int32)

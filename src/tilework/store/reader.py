@@ -93,7 +93,8 @@ class Store:
     @cached_property
     def codebook(self) -> np.ndarray:
         """Code vectors, (K, C) float32."""
-        if "codebook" not in self._codes or self._codes["codebook"].shape[:1] != (self.vocabulary,):
+        book = self._codes.get("codebook", np.empty(0))
+        if book.ndim != 2 or len(book) != self.vocabulary or book.dtype != np.float32:
             raise DamageError(f"the codebook of {self.path} does not fit its {self.vocabulary} codes", "restore it")
         return self._codes["codebook"]
 
@@ -101,7 +102,7 @@ class Store:
     def used(self) -> np.ndarray:
         """The tokenizer's number of each code, (K,): `store.used[ids]` is what its decoder takes."""
         used = self._codes.get("used", np.arange(self.vocabulary, dtype=np.int32))
-        if used.shape != (self.vocabulary,):
+        if used.shape != (self.vocabulary,) or used.dtype != np.int32 or (used[1:] <= used[:-1]).any() or used[0] < 0:
             raise DamageError(f"the used codes of {self.path} do not fit its {self.vocabulary} codes", "restore them")
         return used
 
@@ -113,7 +114,7 @@ class Store:
             raise InputError(f"{self.path} has no column '{name}'", f"it has {names}")
         if entry.kind in ("bytes", "ragged"):
             return RecordColumn(self.path, entry)
-        values = self._checked(entry.file, unpack_column)
+        values = self._checked(entry.file, lambda data: unpack_column(data, entry.kind))
         if len(values) != len(self):
             raise DamageError(f"column '{name}' of {self.path} has {len(values)} values", "restore it")
         return values
@@ -199,9 +200,17 @@ class Store:
         """Whether what the files hold fits together."""
         problems = []
         try:
-            _ = self.codebook, self.used, [self.column(entry.name) for entry in self.manifest.columns]
+            _ = self.codebook, self.used
         except TileworkError as error:
             problems.append(error.what)
+        for entry in self.manifest.columns:
+            try:
+                values = self.column(entry.name)
+                if entry.shards:
+                    for start in range(0, len(values) if deep else min(len(values), 256), 4096):
+                        _ = values[start : start + 4096]
+            except TileworkError as error:
+                problems.append(error.what)
         count = len(self._shards)
         some = np.arange(count) if deep else np.linspace(0, count - 1, min(count, 256)).astype(np.int64)
         for start in range(0, len(some), 4096):
@@ -222,9 +231,9 @@ class Store:
     def _checked(self, name: str, parse: Callable[[bytes], Any]) -> Any:
         """Contents of a small file, compared with its hash."""
         path = self.path / name
-        if name not in self.manifest.files or not path.is_file():
-            raise DamageError(f"{self.path} has no {name}", "restore it")
         try:
+            if name not in self.manifest.files or not path.is_file():
+                raise DamageError(f"{self.path} has no {name}", "restore it")
             if sha256(path) != self.manifest.files[name].sha256:
                 raise DamageError(f"{path} is damaged", "restore it")
             return parse(path.read_bytes())
