@@ -10,6 +10,7 @@ from tilework.version import __version__
 # name: (module, attribute); imported when first used, so that `import tilework` is quick and needs no torch
 _SURFACE = {
     "open": ("tilework.store", "Store"),
+    "TokenDataset": ("tilework.data", "TokenDataset"),
     "create_tokenizer": ("tilework.tokenizers", "create_tokenizer"),
     "create_model": ("tilework.models", "create_model"),
     "fit": ("tilework.recipes", "train"),

@@ -423,7 +423,7 @@ def test_a_recipe_of_another_kind_is_refused(images: Path, tmp_path: Path, capsy
 def test_python_surface(store: Path) -> None:
     import tilework
 
-    assert len(tilework.open(store)) == 48
+    assert len(tilework.open(store)) == len(tilework.TokenDataset(store)) == 48
     assert tilework.recipes.demo_token().model.width == 128
     with pytest.raises(AttributeError, match="demo_tokn"):
         _ = tilework.recipes.demo_tokn
