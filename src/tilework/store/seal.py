@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,41 +63,29 @@ def seal(
     parts: int = 0,
     shard_images: int = SHARD_IMAGES,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    held: bool = False,
 ) -> None:
     """Make the store and remove the spool.
 
     cut: keep only the codes in use, and their vectors; used: keep these, as another store does (overrules cut);
-    parts: how many there must be, if the plan does not say.
+    parts: how many there must be, if the plan does not say; held: the caller has locked the spool, and removes it.
     """
     if shard_images < 1:
         raise InputError(f"shards of {shard_images} images", "at least one is needed")
-    with locked(spool.path):
-        seal_held(spool, out, codec, cut, used, parts, shard_images, progress)
-        spool.remove()
-
-
-def seal_held(
-    spool: Spool,
-    out: Path,
-    codec: str = "auto",
-    cut: bool = True,
-    used: np.ndarray | None = None,
-    parts: int = 0,
-    shard_images: int = SHARD_IMAGES,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> None:
-    """Make the store of a spool that is locked already."""
-    try:
-        if not _is_done(spool, out):
-            if out.exists():
-                raise OutputError(f"{out} exists", "choose another place or remove it")
-            sealed = spool.path / "sealed"
-            if sealed.exists():
-                shutil.rmtree(sealed)
-            _Seal(spool, sealed, parts or spool.plan.parts, progress).run(codec, cut, used, shard_images)
-            _publish(spool, sealed, out)
-    except OSError as error:
-        raise OutputError(f"cannot write {out}", str(error)) from error
+    with nullcontext() if held else locked(spool.path):
+        try:
+            if not _is_done(spool, out):
+                if out.exists():
+                    raise OutputError(f"{out} exists", "choose another place or remove it")
+                sealed = spool.path / "sealed"
+                if sealed.exists():
+                    shutil.rmtree(sealed)
+                _Seal(spool, sealed, parts or spool.plan.parts, progress).run(codec, cut, used, shard_images)
+                _publish(spool, sealed, out)
+        except OSError as error:
+            raise OutputError(f"cannot write {out}", str(error)) from error
+        if not held:
+            spool.remove()
 
 
 def clear(place: Path, out: Path) -> None:

@@ -18,7 +18,7 @@ from tilework.core.errors import InputError, OutputError
 from tilework.core.files import locked, make_directory
 from tilework.store.codec import check_codes
 from tilework.store.columns import Values, entry_of, join_values
-from tilework.store.seal import SHARD_IMAGES, clear, seal_held
+from tilework.store.seal import SHARD_IMAGES, clear, seal
 from tilework.store.spool import LARGEST_VOCABULARY, Plan, Spool, spool_of
 
 PART_TOKENS = 1 << 22  # codes held in memory before they are spooled
@@ -79,7 +79,8 @@ class StoreWriter:
                 self._flush()
                 if self._spool is None:
                     raise InputError(f"no images for {self.path}", "an empty store is of no use")
-                seal_held(self._spool, self.path, self.codec, self.cut, self.used, self._parts, self.shard_images)
+                settings = self.codec, self.cut, self.used, self._parts, self.shard_images
+                seal(self._spool, self.path, *settings, held=True)
         finally:
             if self._spool is not None:
                 with suppress(OutputError):
