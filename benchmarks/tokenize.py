@@ -3,7 +3,7 @@
     python benchmarks/tokenize.py --images DIR [--tokenizer DIR] [--json]
 
 DIR holds class folders, or train/ and val/ with class folders. Without --tokenizer the recipe `small_tokenizer` is
-trained on it first (about 25 minutes on two cores). decode_alone and encoder_alone use all cores, each taking whole
+trained on it first (about 15 minutes on two cores). decode_alone and encoder_alone use all cores, each taking whole
 batches, or torch's own threads if that is faster; bound is the rate if both shared the cores without waiting for each
 other, 1 / (1 / decode + 1 / encode). Rounds of the three take turns; the ratio is the median of the rounds' with
 quartiles. k-means clusters raw patches of the training images with the tokenizer's grid and vocabulary.

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tilework.core.errors import InputError, TileworkError
-from tilework.data.seit_files import read_seit, synonyms, write_seit
+from tilework.data.seit_files import read_seit, write_seit
 from tilework.store import Store
 
 K = 391
@@ -57,14 +57,6 @@ def test_there_and_back_is_the_same_bytes(tmp_path: Path) -> None:
         )
     assert (tmp_path / "again/train-label.txt").read_bytes() == (tmp_path / "seit/train-label.txt").read_bytes()
     assert len(json.loads((tmp_path / "again/synonyms.json").read_text())["390"]) == 5
-
-
-def test_synonyms_are_the_nearest_by_cosine() -> None:
-    book = np.random.default_rng(1).normal(size=(30, 8)).astype(np.float32)
-    found = synonyms(book, 4)
-    for code in range(30):
-        cosine = [book[code] @ other / np.linalg.norm(book[code]) / np.linalg.norm(other) for other in book]
-        assert found[str(code)] == [i for i in np.argsort(cosine)[::-1].tolist() if i != code][:4]
 
 
 def test_several_data_sets_need_a_name(tmp_path: Path) -> None:

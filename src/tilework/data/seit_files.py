@@ -24,8 +24,8 @@ from tilework.core.errors import DamageError, InputError
 from tilework.core.files import new_directory
 from tilework.store import Store, StoreWriter
 from tilework.store.escape_gzip import escape, pack, unescape, unpack
+from tilework.store.synonyms import nearest_codes
 
-SYNONYMS = 5  # nearest codes of each code
 TOGETHER = 4096
 
 
@@ -84,16 +84,8 @@ def write_seit(
         (root / f"{name}-token.index.npy.gz").write_bytes(gzip.compress(index.getvalue(), mtime=0))
         (root / f"{name}-label.txt").write_text("".join(f"{label}\n" for label in store.column("label").tolist()))
         torch.save(torch.from_numpy(store.codebook.copy()), root / "codebook.ckpt")
-        (root / "synonyms.json").write_text(json.dumps(synonyms(store.codebook)))
-
-
-def synonyms(codebook: np.ndarray, count: int = SYNONYMS) -> dict[str, list[int]]:
-    """The nearest codes of each code by cosine, nearest first. codebook: (K, C)."""
-    unit = codebook / np.maximum(np.linalg.norm(codebook, axis=1, keepdims=True), 1e-12)
-    near = unit @ unit.T
-    np.fill_diagonal(near, -np.inf)
-    order = np.argsort(-near, axis=1, kind="stable")[:, : min(count, len(codebook) - 1)]
-    return {str(code): row for code, row in enumerate(order.tolist())}
+        near = {str(code): row for code, row in enumerate(nearest_codes(store.codebook).tolist())}
+        (root / "synonyms.json").write_text(json.dumps(near))
 
 
 def _bytes(path: Path) -> bytes:

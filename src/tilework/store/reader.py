@@ -24,6 +24,7 @@ from tilework.store.codec import codecs
 from tilework.store.columns import RecordColumn, Values, entry_of, pack_column, unpack_column, write_column
 from tilework.store.manifest import NAME, Manifest, read, write_manifest
 from tilework.store.shard import Shards
+from tilework.store.synonyms import nearest_codes
 
 
 class Store:
@@ -105,6 +106,10 @@ class Store:
         if used.shape != (self.vocabulary,) or used.dtype != np.int32 or (used[1:] <= used[:-1]).any() or used[0] < 0:
             raise DamageError(f"the used codes of {self.path} do not fit its {self.vocabulary} codes", "restore them")
         return used
+
+    def synonyms(self, count: int = 5) -> np.ndarray:
+        """The nearest codes of each code, (K, count)."""
+        return nearest_codes(self.codebook, count)
 
     def column(self, name: str) -> Any:
         """Values of a column for all images: an array, a list of texts, or a sequence that reads them one by one."""
