@@ -67,7 +67,7 @@ def test_global_batches_do_not_depend_on_the_world(world: int) -> None:
     parts = [seen(share.run(0, 2 * one.steps)) for share in shares]
     together = [sorted(flat(batch)) for batch in zip(*parts, strict=True)]
     assert together == [sorted(batch) for batch in seen(one.run(0, 2 * one.steps))]
-    for step in range(0, one.steps, 7):  # resumed anywhere
+    for step in range(one.steps):  # resumed anywhere
         assert seen(shares[-1].run(step, step + 3)) == parts[-1][step : step + 3]
 
 

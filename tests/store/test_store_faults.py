@@ -254,3 +254,80 @@ def test_forged_tensors_are_refused_as_ours(tiny: Path, forge: Callable[..., Non
     forge(tiny, files={**files, name: {"bytes": 14, "sha256": digest}})
     with pytest.raises(DamageError, match=Path(name).name):
         read_all(Store(tiny))
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with everything: tables, used codes, several views, columns of every kind."""
+    rng = np.random.default_rng(5)
+    path = tmp_path_factory.mktemp("rich") / "rich.tok"
+    ids = np.minimum(rng.geometric(0.2, (60, 2, 6, 8)), 30)
+    ids[..., 1:] = np.where(rng.random(ids[..., 1:].shape) < 0.6, ids[..., :-1], ids[..., 1:])
+    with StoreWriter(
+        path, rng.normal(size=(40, 3)), ["a", "b"], codec="rans-context", views=2, cut=True, shard_images=25
+    ) as writer:
+        writer.add(
+            ids,
+            np.arange(60) % 2,
+            [f"{i}.png" for i in range(60)],
+            score=rng.random(60),
+            blob=[rng.bytes(i * 40) for i in range(60)],
+            boxes=[rng.random((i % 4, 4)).astype(np.float32) for i in range(60)],
+        )
+    return path
+
+
+def everything(store: Store) -> list[Any]:
+    codes = [store.batch(np.arange(len(store)), view).tobytes() for view in range(store.views)]
+    columns = [[bytes(np.asarray(v)) if not isinstance(v, str) else v for v in store.column(c.name)[:]] for c in
+               store.manifest.columns]  # fmt: skip
+    return [codes, columns, store.codebook.tobytes(), store.used.tobytes(), store.classes]
+
+
+def test_a_thousand_flipped_bits_over_all_files(rich: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(rich, tmp_path / "x.tok")
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    sizes = np.array([file.stat().st_size for file in files])
+    sound, rng, refused = everything(Store(rich)), np.random.default_rng(6), 0
+    for place in rng.choice(sizes.sum(), 1000, replace=False).tolist():
+        file = files[int(np.searchsorted(np.cumsum(sizes), place, side="right"))]
+        whole = file.read_bytes()
+        at, bit = int(rng.integers(len(whole))), int(rng.integers(8))
+        put(file, whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+        try:
+            store = Store(path)
+            problems = store.verify()
+            found = everything(store)
+        except TileworkError as error:
+            refused += 1
+            problems = [str(error)]
+        else:
+            assert found == sound, (file.name, at, bit)
+        named = [problem for problem in problems if file.stem in problem or file.name == "manifest.json"]
+        assert named, (file.name, at, bit, problems)
+        put(file, whole)
+    assert refused > 500
+    assert everything(Store(path)) == sound
+
+
+def test_four_kilobytes_of_zeros_are_refused(rich: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(rich, tmp_path / "x.tok")
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        whole = file.read_bytes()
+        for start in range(0, len(whole), max(1, len(whole) // 5)):
+            zeroed = whole[:start] + bytes(min(4096, len(whole) - start)) + whole[start + 4096 :]
+            if zeroed == whole:
+                continue
+            put(file, zeroed)
+            assert complaints(path), (file.name, start)
+        put(file, whole)
+
+
+def test_renamed_shard_is_missing_and_extra(rich: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(rich, tmp_path / "x.tok")
+    (path / "shards/00001.tiles").rename(path / "shards/00007.tiles")
+    problems = complaints(path)
+    assert "shards/00001.tiles is missing" in problems
+    assert "shards/00007.tiles is not in the manifest" in problems
+    with pytest.raises(DamageError, match=r"00001\.tiles"):
+        Store(path).batch(np.arange(60))
