@@ -113,30 +113,30 @@ def spool_share(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Spool every world-th part that is not there yet, beginning with number `rank`."""
-    done = set(spool.done())
+    done, broken = set(spool.done()), _receipts(spool)[1]
     mine = range(rank, spool.plan.parts, world)
     total = sum(_count(folder, number) for number in mine)
     seen = sum(_count(folder, number) for number in mine if number in done)
     job.tokenizer.to(job.device).eval()
     progress(seen, total)
     with _workers(job.device) as pool:
-        for number in mine:
-            if number in done:
-                continue
-            index = np.arange(number * PART, number * PART + _count(folder, number))
-            part = _Batch([], [], [], [])
-            for batch in _encoded(folder, job, index, pool):
-                for whole, piece in zip(vars(part).values(), vars(batch).values(), strict=True):
-                    whole += piece
-                seen += len(batch.kept) + len(batch.broken)
-                progress(seen, total)
-            receipt = {"images": len(index), "broken": [asdict(one) for one in part.broken]}
-            write_json(spool.path / f"receipts/{number:05d}.json", receipt)
-            _check_broken(_receipts(spool)[1], len(folder), max_broken)
-            _put(folder, job, spool, number, part)
+        part = _Batch([], [], [], [])
+        for number, batch in _encoded(folder, job, [number for number in mine if number not in done], pool):
+            for whole, piece in zip(vars(part).values(), vars(batch).values(), strict=True):
+                whole += piece
+            seen += batch.images
+            progress(seen, total)
+            if part.images == _count(folder, number):
+                broken += part.broken
+                _check_broken(broken, len(folder), max_broken)
+                _put(folder, job, spool, number, part)
+                part = _Batch([], [], [], [])
 
 
 def _put(folder: ImageFolder, job: Tokenizing, spool: Spool, number: int, part: _Batch) -> None:
+    """A part, after the receipt that says what it lacks."""
+    receipt = {"images": part.images, "broken": [asdict(one) for one in part.broken]}
+    write_json(spool.path / f"receipts/{number:05d}.json", receipt)
     shape = (job.views, *spool.plan.grid) if job.views > 1 else spool.plan.grid
     columns: dict[str, Values] = {"label": folder.labels[part.kept], "key": [folder.key(i) for i in part.kept]}
     if job.views > 1:
@@ -156,8 +156,9 @@ def finish(
     images, broken = _receipts(spool)
     if broken:
         _check_broken(broken, images, max_broken)
-        write_json(quarantine_of(out), [asdict(one) for one in broken])
     seal(spool, out, codec, used=used, progress=progress)
+    if broken:
+        write_json(quarantine_of(out), [asdict(one) for one in broken])
     return broken
 
 
@@ -192,20 +193,29 @@ class _Batch:
     boxes: list[np.ndarray]  # (V, 4) where there are several views
     broken: list[Broken]
 
+    @property
+    def images(self) -> int:
+        """Good and broken ones."""
+        return len(self.kept) + len(self.broken)
 
-def _encoded(folder: ImageFolder, job: Tokenizing, index: np.ndarray, pool: ThreadPoolExecutor) -> Iterator[_Batch]:
-    """Batches of codes in order; on a CPU whole batches are under way ahead, elsewhere their pixels are."""
+
+def _encoded(
+    folder: ImageFolder, job: Tokenizing, parts: list[int], pool: ThreadPoolExecutor
+) -> Iterator[tuple[int, _Batch]]:
+    """Batches of codes in order, each with its part; on a CPU whole batches are under way ahead, else their pixels."""
     cpu = job.device.type == "cpu"
-    waiting: deque[Future[_Batch]] = deque()
+    waiting: deque[tuple[int, Future[_Batch]]] = deque()
 
-    def next_one() -> _Batch:
-        batch = waiting.popleft().result()
-        return batch if cpu else _encode(job, batch)
+    def next_one() -> tuple[int, _Batch]:
+        number, future = waiting.popleft()
+        return number, future.result() if cpu else _encode(job, future.result())
 
-    for part in np.split(index, range(job.batch, len(index), job.batch)):
-        waiting.append(pool.submit(_prepare, folder, job, part, cpu))
-        if len(waiting) > AHEAD:
-            yield next_one()
+    for number in parts:
+        index = np.arange(number * PART, number * PART + _count(folder, number))
+        for batch in np.split(index, range(job.batch, len(index), job.batch)):
+            waiting.append((number, pool.submit(_prepare, folder, job, batch, cpu)))
+            if len(waiting) > AHEAD:
+                yield next_one()
     while waiting:
         yield next_one()
 
