@@ -193,6 +193,28 @@ def test_sixteen_bit_grey_is_scaled(tmp_path: Path, stored: int, seen: int) -> N
 # listing
 
 
+@pytest.mark.parametrize("suffix", [".png", ".webp"])
+def test_first_frame_of_an_animation(tmp_path: Path, suffix: str) -> None:
+    frames = [Image.new("RGB", (24, 16), colour) for colour in ((200, 10, 10), (10, 200, 10))]
+    path = put(tmp_path / f"a{suffix}", frames[0], save_all=True, append_images=frames[1:], lossless=True)
+    assert colour(decode_image(path, SIZE)) == (200, 10, 10)
+
+
+def test_a_file_that_may_not_be_read_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "x/a.png")
+    shut = put(tmp_path / "x/b.png")
+    opened = Image.open
+
+    def guarded(path: Path, **options: object) -> Image.Image:
+        if path == shut:
+            raise PermissionError(13, "Permission denied")
+        return opened(path, **options)
+
+    monkeypatch.setattr(images.Image, "open", guarded)
+    source = ImageSource.load(tmp_path, SIZE, max_broken=0.5)
+    assert [(one.path, one.reason) for one in source.broken] == [("x/b.png", "[Errno 13] Permission denied")]
+
+
 def test_folder_lists_sorted_with_labels_and_keys(tmp_path: Path) -> None:
     for name in ("b/2.png", "b/1.JPG", "a/deep/3.webp", "a/9.jpeg"):
         put(tmp_path / name, b"x")
