@@ -7,9 +7,12 @@ One core. Rates are medians of 15 rounds with quartiles.
 
 from __future__ import annotations
 
+import sys
+
+del sys.path[0]  # this folder: its tokenize.py would hide Python's own
+
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path

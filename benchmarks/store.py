@@ -10,6 +10,10 @@ medians of the rounds' ratios with their quartiles.
 
 from __future__ import annotations
 
+import sys
+
+del sys.path[0]  # this folder: its tokenize.py would hide Python's own
+
 import argparse
 import json
 import os

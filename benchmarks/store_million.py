@@ -9,10 +9,13 @@ out, since the system takes them back when it needs them. Writing takes about th
 
 from __future__ import annotations
 
+import sys
+
+del sys.path[0]  # this folder: its tokenize.py would hide Python's own
+
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter

@@ -11,6 +11,10 @@ quartiles. k-means clusters raw patches of the training images with the tokenize
 
 from __future__ import annotations
 
+import sys
+
+del sys.path[0]  # this folder: its tokenize.py would hide Python's own
+
 import argparse
 import json
 import tempfile
@@ -32,7 +36,7 @@ from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.tokenizers.tokenizer import Card
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-ROUNDS, IMAGES, BATCH = 7, 1536, 64
+ROUNDS, IMAGES, BATCH = 5, 6144, 64
 PATCHES = 60_000  # that k-means sees
 
 

@@ -8,6 +8,7 @@ B images | T = H W tokens per image | K codes | M clusters | X = (M + 1)^2 conte
 from __future__ import annotations
 
 import zlib
+from functools import cached_property
 
 import numpy as np
 
@@ -85,13 +86,16 @@ class RansContext:
 
     def tables(self) -> dict[str, np.ndarray]:
         """Clusters, and the frequencies as deflated 16-bit integers."""
-        packed = zlib.compress(self.frequencies.astype("<u2").tobytes(), 9)
         return {
             "clusters": np.array([self.outside], np.uint8),
             "left": self.left.astype(np.uint8),
             "above": self.above.astype(np.uint8),
-            "frequencies": np.frombuffer(packed, np.uint8),
+            "frequencies": np.frombuffer(self._packed, np.uint8),
         }
+
+    @cached_property
+    def _packed(self) -> bytes:
+        return zlib.compress(self.frequencies.astype("<u2").tobytes(), 6)
 
     def encode(self, ids: np.ndarray) -> tuple[bytes, np.ndarray]:
         """ids: (B, T). Returns the records and their sizes."""
