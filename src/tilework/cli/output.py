@@ -24,7 +24,7 @@ def _short(value: Any) -> str:
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return " x ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return " x ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 @contextmanager
