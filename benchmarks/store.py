@@ -10,13 +10,14 @@ medians of the rounds' ratios with their quartiles.
 
 from __future__ import annotations
 
+import os
 import sys
 
 del sys.path[0]  # this folder: its tokenize.py would hide Python's own
+os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")  # one core, before numpy starts
 
 import argparse
 import json
-import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
