@@ -84,6 +84,7 @@ def test_only_weights_and_settings_are_written(saved: Path) -> None:
         "width": 16,
         "depth": 1,
         "heads": 2,
+        "mixing": "convolution",
         "cosine": False,
     }
 
