@@ -184,6 +184,7 @@ class Demo:
             ["tokens", f"{token['bytes_per_image']:,.0f} B", f"{token['bytes'] / 1e6:,.2f} MB", f"{share:.1%}"],
         ]
         accuracy = [f"{results['pixel']['accuracy']:.1%}", f"{token['accuracy']:.1%}"]
+        error = 100 * (pixels.top(1) * (1 - pixels.top(1)) / max(1, results["images"]["val"])) ** 0.5
         page.heading("Storage and accuracy")
         page.table(
             ["trained from", "per image", "training set", "of the files", "accuracy"],
@@ -192,7 +193,8 @@ class Demo:
         parts = ", ".join(f"{name} {size / 1e3:,.1f} kB" for name, size in token["parts"].items())
         page.text(
             f"{results['images']['train']:,} training and {results['images']['val']:,} validation images of "
-            f"{results['classes']} classes. The token store counts everything training needs: {parts}."
+            f"{results['classes']} classes. The token store counts everything training needs: {parts}. One run "
+            f"of each: the standard error of an accuracy is about {error:.1f} points, and repeated runs differ by as much."
         )
         if results["images"]["quarantined"]:
             page.text(
