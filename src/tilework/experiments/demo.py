@@ -194,7 +194,7 @@ class Demo:
         page.text(
             f"{results['images']['train']:,} training and {results['images']['val']:,} validation images of "
             f"{results['classes']} classes. The token store counts everything training needs: {parts}. One run "
-            f"of each: the standard error of an accuracy is about {error:.1f} points, and repeated runs differ by as much."
+            f"of each: the standard error of accuracy is about {error:.1f} points; repeated runs differ by as much."
         )
         if results["images"]["quarantined"]:
             page.text(
