@@ -339,7 +339,9 @@ def test_job_array_on_the_line(images: Path, tmp_path: Path, capsys: pytest.Capt
     assert run("tokenize", images, *settings, "--out", tmp_path / "one.tok") == 0
     for share in ("1/2", "0/2"):
         assert run("tokenize", images, *settings, "--out", tmp_path / "two.tok", "--shard", share) == 0
-    assert "tilework seal" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "tilework seal" in said.out
+    assert "images/s" in said.err
     assert run("seal", tmp_path / "two.tok", "--max-broken", 0.1) == 0
     for path in sorted((tmp_path / "one.tok").rglob("*")):
         if path.is_file():

@@ -10,8 +10,10 @@ from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.layers.stems import PatchStemConfig
 from tilework.models import VitConfig
+from tilework.models.model import ModelConfig
 from tilework.objectives import Reconstruct, ReconstructConfig
-from tilework.tokenizers import VitVqConfig
+from tilework.tokenizers import VitVqConfig, VitVqganConfig, VqganConfig, VqVaeConfig
+from tilework.tokenizers.vit_vqgan import TransformerConfig
 
 
 def objective(**settings: object) -> Reconstruct:
@@ -98,3 +100,46 @@ def test_a_run_without_a_codebook_is_refused() -> None:
 def test_a_classifier_is_refused() -> None:
     with pytest.raises(TypeError, match="not a tokenizer"):
         ReconstructConfig().build(VitConfig(width=8, heads=2, depth=1, stem=PatchStemConfig(4)).build(3, (8, 8), 2))
+
+
+def test_absolute_error_instead_of_squares() -> None:
+    one = objective(pixel_loss="l1", commitment=0.5)
+    one(batch(), at(2))
+    out = one(batch(), at(3))
+    features = one.model.features(batch().x)
+    vectors = one.model.codebook[one.model.nearest(features)]
+    distance = (features - vectors).square().mean()
+    error = (one.model.pixels(vectors) - batch().x).abs().mean()
+    torch.testing.assert_close(out["loss"], error + 1.5 * distance)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        VqganConfig(32, (1, 1), 1, (), latent=8, codes=12, code_dim=6),
+        VqganConfig(32, (1, 1), 1, (), latent=8, codes=12, code_dim=6, gumbel=True),
+        VqVaeConfig(width=16, blocks=1, hidden=8, codes=12, code_dim=6),
+        VitVqganConfig(4, (2, 2), 12, 6, TransformerConfig(32, 1, 1, 32), TransformerConfig(32, 1, 1, 32)),
+    ],
+    ids=["vqgan", "gumbel", "vq_vae", "vit_vqgan"],
+)
+def test_every_tokenizer_can_be_trained(config: ModelConfig) -> None:
+    torch.manual_seed(0)
+    one = ReconstructConfig(revive_every=2).build(config.build(3, (8, 8), 0))
+    optimiser = torch.optim.Adam([p for p in one.parameters() if p.requires_grad], 2e-3)
+    losses = []
+    for step in range(60):
+        optimiser.zero_grad()
+        out = one(batch(), at(step))
+        out["loss"].backward()
+        if step == 0:
+            assert all(p.grad is not None for p in one.parameters() if p.requires_grad)
+        optimiser.step()
+        losses.append(out["mse"].item())
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+def test_a_perceptual_loss_needs_weight_and_file() -> None:
+    for settings in ({"perceptual": 0.1}, {"perceptual_weights": "x.safetensors"}):
+        with pytest.raises(ConfigError, match="needs both"):
+            ReconstructConfig(**settings).check(("cat",), 6)  # type: ignore[arg-type]

@@ -28,16 +28,22 @@ def _short(value: Any) -> str:
 
 
 @contextmanager
-def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A function that shows (done, total) as a bar."""
+def progress_bar(title: str, quiet: bool, unit: str = "") -> Iterator[Callable[[int, int], None]]:
+    """A function that shows (done, total) as a bar, with the rate where a unit is given."""
+    from time import monotonic
+
     from tilework.train.log import Bar
 
     bars: list[Bar] = []
+    begun, first = monotonic(), 0
 
     def update(done: int, total: int) -> None:
+        nonlocal begun, first
         if not bars:
-            bars.append(Bar(title, total, quiet=quiet))
-        bars[0].update(done)
+            begun, first = monotonic(), done
+            bars.append(Bar(title, total, done, quiet=quiet))
+        rate = (done - first) / max(1e-3, monotonic() - begun)
+        bars[0].update(done, note=f"{rate:,.0f} {unit}/s" if unit and done > first else "")
 
     try:
         yield update

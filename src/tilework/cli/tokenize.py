@@ -84,7 +84,7 @@ def tokenize(
         show(_plan(job, folder, out), json)
         return
     begun = monotonic()
-    with progress_bar("tokenize", quiet=json) as progress:
+    with progress_bar("tokenize", quiet=json, unit="images") as progress:
         if share is not None:
             spool = open_spool(folder, job, out)
             spool_share(folder, job, spool, *share, max_broken, progress)
