@@ -42,7 +42,7 @@ def inspect(
         "codes_used": int((counts > 0).sum()),
         "codes_of_the_tokenizer": manifest.tokenizer_codes,
         "views": tokens.views,
-        "columns": [column.name for column in manifest.columns],
+        "columns": {column.name: column.kind for column in manifest.columns},
         "codec": manifest.codec,
         "bytes": sum(sizes.values()),
         "bytes_per_image": sum(sizes.values()) / len(tokens),
