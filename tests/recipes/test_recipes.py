@@ -204,6 +204,9 @@ def test_evaluating_a_token_model_on_images(images: Path, tmp_path: Path) -> Non
         evaluate_run(tmp_path / "run", images)
     with pytest.raises(InputError, match="not a classifier"):
         evaluate_run(tmp_path / "tr", images)
+    (tmp_path / "run/codebook.safetensors").write_bytes(b"no")
+    with pytest.raises(DamageError, match=r"codebook\.safetensors cannot be read"):
+        evaluate_run(tmp_path / "run", images, tmp_path / "tokenizer")
 
 
 def test_evaluating_on_other_data_is_refused(store: Path, tmp_path: Path) -> None:

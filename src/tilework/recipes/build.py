@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import nn
 
@@ -237,7 +238,10 @@ def evaluate_run(
         with TemporaryDirectory() as folder:
             store = Path(folder) / "data.tok"
             encoder, card = load_tokenizer(Path(tokenizer))
-            used = load((path / CODEBOOK).read_bytes())["used"]
+            try:
+                used = load((path / CODEBOOK).read_bytes())["used"]
+            except (OSError, KeyError, SafetensorError) as error:
+                raise DamageError(f"{path / CODEBOOK} cannot be read", f"restore it ({error})") from error
             images = ImageFolder.open(data, spec.classes)
             tokenize(images, Tokenizing(encoder, card, place), store, used=used, max_broken=run.max_broken)
             return _judge(run, spec, model, TokenSource(Store(store), spec.classes), place, str(tokenizer))
