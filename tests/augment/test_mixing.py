@@ -1,14 +1,16 @@
-"""CutMix: pasted pixels and label weights agree, against a loop over pixels."""
+"""CutMix and mixup: pixels and label weights agree, against a loop over pixels; shares against numpy's Beta."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from tilework.augment import CutMix, apply_all
+from tilework.augment import CutMix, CutMixOrMixup, Mixup, apply_all
+from tilework.augment.mixing import sample_beta
 from tilework.core.batch import Batch, Mix, Target
 from tilework.core.rng import Draws
 
@@ -164,3 +166,43 @@ def test_bytes_mix_without_leaving_their_range() -> None:
     out = mixed(batch)
     assert out.mix is not None
     assert torch.equal(out.x, slow_mix(pixels, out.mix))
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.8, 1.0, 3.0])
+def test_shares_are_distributed_as_beta(alpha: float) -> None:
+    """Oracle: numpy's generator; the largest distance of the two distribution functions (Kolmogorov, Smirnov)."""
+    ours = np.sort(sample_beta(Draws(0, 0, torch.arange(20_000)), "test", alpha).numpy())
+    theirs = np.sort(np.random.default_rng(0).beta(alpha, alpha, 200_000))
+    places = np.linspace(0.001, 0.999, 500)
+    gap = np.abs(np.searchsorted(ours, places) / len(ours) - np.searchsorted(theirs, places) / len(theirs))
+    assert gap.max() < 0.015
+
+
+def test_mixup_is_a_weighted_mean_of_pixels_and_labels() -> None:
+    batch = make_batch(12)
+    out = apply_all([Mixup()], batch, Draws(1, 0, batch.index))
+    assert out.mix is not None
+    for i in range(12):
+        j = (i - 1) % 12
+        share = float(out.mix.own[i, 0, 0])
+        assert torch.allclose(out.x[i], share * batch.x[i] + (1 - share) * batch.x[j], atol=1e-6)
+        assert out.target.ids[i].tolist() == [int(batch.target.ids[i]), int(batch.target.ids[j])]
+        assert out.target.weight[i].tolist() == pytest.approx([share, 1 - share], abs=1e-5)
+
+
+@pytest.mark.parametrize("augment", [Mixup(0.0), CutMix(0.0)])
+def test_probability_zero_leaves_all_alone(augment: Mixup | CutMix) -> None:
+    batch = make_batch(12)
+    out = apply_all([augment], batch, Draws(0, 0, batch.index))
+    assert torch.equal(out.x, batch.x)
+    assert (out.target.weight[:, 0] == 1).all()
+
+
+def test_choice_between_the_two() -> None:
+    batch = make_batch(1000, 16, 16)
+    draws = Draws(0, 0, batch.index)
+    own = CutMixOrMixup(switch=0.3).sample(draws, batch).own
+    cut, mixed = CutMix().sample(draws, batch).own, Mixup().sample(draws, batch).own
+    is_cut = (own == cut).flatten(1).all(1)
+    assert torch.equal(own[~is_cut], mixed[~is_cut])
+    assert is_cut.float().mean() == pytest.approx(0.3, abs=0.05)

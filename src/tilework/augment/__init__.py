@@ -4,17 +4,25 @@ from tilework.augment.augment import Augment, apply_all, check_chain
 from tilework.augment.crop import CentreCrop, RandomResizedCrop
 from tilework.augment.embed import Embed
 from tilework.augment.flip import Flip
-from tilework.augment.mixing import CutMix
+from tilework.augment.mixing import CutMix, CutMixOrMixup, Mixup
+from tilework.augment.noise import EmbeddingNoise
 from tilework.augment.normalise import Normalise
+from tilework.augment.token_crop import TokenCrop
+from tilework.augment.token_eda import TokenEda
 
 __all__ = [
     "Augment",
     "CentreCrop",
     "CutMix",
+    "CutMixOrMixup",
     "Embed",
+    "EmbeddingNoise",
     "Flip",
+    "Mixup",
     "Normalise",
     "RandomResizedCrop",
+    "TokenCrop",
+    "TokenEda",
     "apply_all",
     "check_chain",
 ]

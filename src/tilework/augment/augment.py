@@ -25,6 +25,7 @@ class Augment:
     choices: ClassVar[Registry[type[Augment]]] = Registry("augmentation")
     stages: ClassVar[tuple[Stage, ...]] = ("map", "pixels")  # what it can take
     gives: ClassVar[Stage | None] = None  # what it returns, if not what it took
+    dense: ClassVar[bool] = False  # draws a number per element, from torch's generator, which the step seeds
 
     def bind(self, codebook: Tensor | None) -> Augment:
         """The same step with what it needs of the data."""

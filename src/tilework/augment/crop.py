@@ -28,24 +28,37 @@ def cubic(x: Tensor, a: float = -0.75) -> Tensor:
     return torch.where(x <= 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
 
 
-def interpolation_matrix(scale: Tensor, shift: Tensor, source: int, target: int) -> Tensor:
-    """Bicubic weights of one axis, edges repeated. scale, shift: (B,) output to input; returns (B, target, source)."""
-    places = (torch.arange(target, device=scale.device) * 2 + 1) / target - 1  # (target,) centres in [-1, 1]
-    at = ((scale[:, None] * places + shift[:, None] + 1) * source - 1) / 2  # (B, target) in input pixels
+def interpolation_taps(scale: Tensor, shift: Tensor, source: int, target: int) -> tuple[Tensor, Tensor]:
+    """The four places each output reads and their bicubic weights, edges repeated; one axis.
+
+    scale, shift: (B,) output to input; returns int64 and float32, (B, target, 4) both.
+    """
+    centres = (torch.arange(target, device=scale.device) * 2 + 1) / target - 1  # (target,) in [-1, 1]
+    at = ((scale[:, None] * centres + shift[:, None] + 1) * source - 1) / 2  # (B, target) in input places
     base = at.floor()
-    matrix = torch.zeros(len(scale), target, source, device=scale.device)
-    for tap in range(-1, 3):
-        place = base + tap
-        weight = cubic(at - place)
-        matrix.scatter_add_(2, place.clamp(0, source - 1).long()[..., None], weight[..., None])
-    return matrix
+    tap = torch.arange(-1, 3, device=scale.device)
+    return (base[..., None] + tap).clamp_(0, source - 1).long(), cubic((at - base)[..., None] - tap)
+
+
+def interpolation_matrix(scale: Tensor, shift: Tensor, source: int, target: int) -> Tensor:
+    """The taps of one axis as a matrix, (B, target, source)."""
+    places, weights = interpolation_taps(scale, shift, source, target)
+    return torch.zeros(len(scale), target, source, device=scale.device).scatter_add_(2, places, weights)
 
 
 def warp_axes(x: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Resample a map by an output-to-input map without rotation or shear. x: (B, C, H, W); affine: (B, 2, 3)."""
-    rows = interpolation_matrix(affine[:, 1, 1], affine[:, 1, 2], x.shape[2], grid[0])  # (B, h, H)
-    columns = interpolation_matrix(affine[:, 0, 0], affine[:, 0, 2], x.shape[3], grid[1])  # (B, w, W)
-    return rows[:, None] @ x.to(rows.dtype) @ columns[:, None].transpose(-2, -1)
+    """Resample a map by an output-to-input map without rotation or shear. x: (B, C, H, W); affine: (B, 2, 3).
+
+    A map whose channels lie together in memory stays so: its rows are one product, whatever the number of channels.
+    """
+    batch, channels, height, width = x.shape
+    rows = interpolation_matrix(affine[:, 1, 1], affine[:, 1, 2], height, grid[0])  # (B, h, H)
+    columns = interpolation_matrix(affine[:, 0, 0], affine[:, 0, 2], width, grid[1])  # (B, w, W)
+    x = x.to(rows.dtype)
+    if x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
+        y = rows @ x.permute(0, 2, 3, 1).reshape(batch, height, width * channels)  # (B, h, W C)
+        return (columns[:, None] @ y.view(batch, grid[0], width, channels)).permute(0, 3, 1, 2)
+    return rows[:, None] @ x @ columns[:, None].transpose(-2, -1)
 
 
 def box_affine(top: Tensor, left: Tensor, height: Tensor, width: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
-"""CutMix: a box of another sample pasted in, labels mixed by area (Yun et al., 2019).
+"""Two samples in one: CutMix (Yun et al., 2019), mixup (Zhang et al., 2018), and the choice between them (DeiT).
 
 B batch | H, W grid
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,28 +14,87 @@ from tilework.augment.augment import Augment
 from tilework.core.batch import Batch, Mix
 from tilework.core.rng import Draws
 
+TRIES = 16
 
-@Augment.choices.add("cutmix")
+
 @dataclass(frozen=True)
-class CutMix(Augment):
-    """Boxes of uniformly distributed area (Beta(1, 1)) from the neighbour in the batch."""
+class Mixing(Augment):
+    """Mixes each sample with its neighbour in the batch; subclasses say how much of it stays where."""
 
-    probability: float = 1.0
+    def own(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
+        """Share of the sample itself at each place, (B, H, W)."""
+        raise NotImplementedError
 
     def sample(self, draws: Draws, batch: Batch) -> Mix:
         """Partners, and own share on the input grid."""
-        size, height, width = len(batch.x), batch.x.shape[-2], batch.x.shape[-1]
-        u = draws.uniform("cutmix", 4)  # (B, 4): whether, area, centre
-        side = torch.where(u[:, 0] < self.probability, u[:, 1].sqrt(), torch.zeros_like(u[:, 1]))
-        rows, columns = (_inside(u[:, 2 + i], side, length) for i, length in enumerate((height, width)))
-        own = 1 - (rows[:, :, None] * columns[:, None, :])  # (B, H, W)
-        return Mix(torch.arange(size, device=batch.x.device).roll(1), own)
+        own = self.own(draws, (batch.x.shape[-2], batch.x.shape[-1]))
+        return Mix(torch.arange(len(batch.x), device=batch.x.device).roll(1), own)
 
     def apply(self, batch: Batch, p: Mix) -> Batch:
-        """x: (B, C, H, W); labels and columns follow."""
+        """x: (B, C, H, W); labels, by share, and columns follow."""
         columns = {name: column.mix(p) for name, column in batch.columns.items()}
         target = batch.target.mix(p.partner, p.own.mean((1, 2)))
         return batch.changed(x=p.apply(batch.x), target=target, columns=columns, mix=p)
+
+
+@Augment.choices.add("cutmix")
+@dataclass(frozen=True)
+class CutMix(Mixing):
+    """A box of the neighbour, its area before clipping from Beta(alpha, alpha)."""
+
+    probability: float = 1.0
+    alpha: float = 1.0
+
+    def own(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
+        """One outside the box, zero inside."""
+        u = draws.uniform("cutmix", 3)  # (B, 3): whether, centre
+        side = torch.where(u[:, 0] < self.probability, sample_beta(draws, "cutmix", self.alpha).sqrt(), 0.0)
+        rows, columns = (_inside(u[:, 1 + i], side, length) for i, length in enumerate(grid))
+        return 1 - (rows[:, :, None] * columns[:, None, :])
+
+
+@Augment.choices.add("mixup")
+@dataclass(frozen=True)
+class Mixup(Mixing):
+    """The neighbour shines through everywhere, with a share from Beta(alpha, alpha)."""
+
+    probability: float = 1.0
+    alpha: float = 0.8
+
+    def own(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
+        """The same share at every place."""
+        mixed = draws.uniform("mixup")[:, 0] < self.probability
+        share = torch.where(mixed, sample_beta(draws, "mixup", self.alpha), 1.0)
+        return share[:, None, None].expand(-1, *grid)
+
+
+@Augment.choices.add("cutmix_or_mixup")
+@dataclass(frozen=True)
+class CutMixOrMixup(Mixing):
+    """One of the two for each sample (DeiT, which chooses for the whole batch)."""
+
+    cutmix: CutMix = field(default_factory=CutMix)
+    mixup: Mixup = field(default_factory=Mixup)
+    switch: float = 0.5  # probability of CutMix
+
+    def own(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
+        """The chosen one's."""
+        cut = draws.uniform("cutmix_or_mixup")[:, :, None] < self.switch
+        return torch.where(cut, self.cutmix.own(draws, grid), self.mixup.own(draws, grid))
+
+
+def sample_beta(draws: Draws, purpose: str, alpha: float) -> Tensor:
+    """Beta(alpha, alpha) by rejection, the first of several tries that is accepted. Returns (B,).
+
+    Up to 1 by Jöhnk's two powers; above, from uniform proposals under the density's peak at one half.
+    """
+    u, v = draws.uniform(f"{purpose} share", 2 * TRIES).clamp(min=2**-25).chunk(2, 1)  # (B, TRIES) each
+    if alpha <= 1:
+        x, y = u ** (1 / alpha), v ** (1 / alpha)
+        share, accepted = x / (x + y), x + y <= 1
+    else:
+        share, accepted = u, v <= (4 * u * (1 - u)) ** (alpha - 1)
+    return share.gather(1, accepted.float().argmax(1, keepdim=True))[:, 0]
 
 
 def _inside(centre: Tensor, side: Tensor, length: int) -> Tensor:

@@ -1,0 +1,67 @@
+"""Token-RRC from codes to a cropped code map in one go (SeiT, section 3).
+
+The paper resizes one-hot maps and multiplies by the codebook. Both are linear, so every output place is a weighted sum
+of a few code vectors: four rows of the grid for each row, then four places of the result for each column.
+
+B batch | H, W code grid | K codes | C code dim | h, w output grid
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tilework.augment.augment import Augment
+from tilework.augment.crop import RandomResizedCrop, interpolation_taps
+from tilework.augment.embed import Embed
+from tilework.core.batch import Batch, Stage
+from tilework.core.errors import ConfigError
+
+
+def crop_codes(ids: Tensor, codebook: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Code vectors of a crop, resized by bicubic interpolation.
+
+    ids: (B, H, W) int32; codebook: (K, C); affine: (B, 2, 3) without rotation or shear; returns (B, C, h, w), channels
+    lying together in memory.
+    """
+    batch, height, width = ids.shape
+    h, w = grid
+    rows, row_weights = interpolation_taps(affine[:, 1, 1], affine[:, 1, 2], height, h)  # (B, h, 4)
+    columns, column_weights = interpolation_taps(affine[:, 0, 0], affine[:, 0, 2], width, w)  # (B, w, 4)
+    image = torch.arange(batch, device=ids.device)[:, None, None]
+    lines = ids.reshape(batch * height, width).index_select(0, (image * height + rows).view(-1))  # (B h 4, W)
+    bags = lines.view(batch, h, 4, width).transpose(2, 3).reshape(-1, 4)
+    weights = row_weights[:, :, None].expand(-1, -1, width, -1).reshape(-1, 4)
+    y = F.embedding_bag(bags, codebook, mode="sum", per_sample_weights=weights)  # (B h W, C)
+    line = torch.arange(batch * h, device=ids.device, dtype=ids.dtype).view(batch, h, 1, 1)
+    bags = (line * width + columns[:, None].to(ids.dtype)).view(-1, 4)
+    weights = column_weights[:, None].expand(-1, h, -1, -1).reshape(-1, 4)
+    return F.embedding_bag(bags, y, mode="sum", per_sample_weights=weights).view(batch, h, w, -1).permute(0, 3, 1, 2)
+
+
+@Augment.choices.add("token_crop")
+@dataclass(frozen=True)
+class TokenCrop(RandomResizedCrop):
+    """A random resized crop that takes codes and gives code vectors: 'embed' and 'random_resized_crop' in one."""
+
+    stages: ClassVar[tuple[Stage, ...]] = ("ids",)
+    gives: ClassVar[Stage | None] = "map"
+    standardise: bool = False  # as in 'embed'
+    codebook: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # (K, C)
+
+    def bind(self, codebook: Tensor | None) -> TokenCrop:
+        """The same step with the codebook of the data."""
+        bound = replace(self)
+        object.__setattr__(bound, "codebook", Embed(self.standardise).bind(codebook).codebook)
+        return bound
+
+    def apply(self, batch: Batch, p: Tensor) -> Batch:
+        """x: (B, H, W) codes to (B, C, h, w); columns follow."""
+        if self.codebook is None:
+            raise ConfigError("augmentation 'token_crop' was not given a codebook", "call bind(codebook) first")
+        columns = {name: column.warp(p, self.size) for name, column in batch.columns.items()}
+        return batch.changed(x=crop_codes(batch.x, self.codebook, p, self.size), columns=columns)

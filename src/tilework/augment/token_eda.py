@@ -1,0 +1,146 @@
+"""Token-EDA: codes replaced by synonyms, or two squares of codes exchanged (SeiT; after EDA, Wei and Zou, 2019).
+
+B batch | H, W code grid | K codes | C code dim | n synonyms of a code
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from tilework.augment.augment import Augment
+from tilework.core.batch import Batch, Stage
+from tilework.core.errors import ConfigError
+from tilework.core.rng import Draws
+from tilework.store.synonyms import nearest_codes
+
+
+@dataclass(frozen=True)
+class Squares:
+    """Two squares of each sample that change places; a side of 0 leaves the sample alone."""
+
+    side: Tensor  # (B,) int64
+    first: Tensor  # (B, 2) row and column of the upper left corner
+    second: Tensor  # (B, 2)
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What happens to the codes of each sample."""
+
+    synonym: Tensor  # (B, H, W) int32: which synonym a code gives way to; n: it stays
+    squares: Squares
+
+
+def replace_synonyms(ids: Tensor, table: Tensor, synonym: Tensor) -> Tensor:
+    """Codes or their synonyms. ids: (B, H, W); table: (K, n + 1), each code itself last; synonym: (B, H, W)."""
+    return table.view(-1).index_select(0, (ids * table.shape[1]).add_(synonym).view(-1)).view_as(ids)
+
+
+def swap_source(p: Squares, grid: tuple[int, int], largest: int) -> Tensor:
+    """Where each place takes its code from, flat. largest: bound of the sides; returns (B, H W) int64."""
+    height, width = grid
+    step = torch.arange(largest, device=p.side.device)
+    inside = (step < p.side[:, None])[:, :, None] & (step < p.side[:, None])[:, None, :]  # (B, largest, largest)
+    block = step[:, None] * width + step
+
+    def places(corner: Tensor) -> Tensor:
+        """Flat places of a square; what is not of it lies just behind the grid."""
+        at = (corner[:, 0] * width + corner[:, 1])[:, None, None] + block
+        return torch.where(inside, at, height * width).flatten(1)
+
+    first, second = places(p.first), places(p.second)
+    source = torch.arange(height * width + 1, device=p.side.device).repeat(len(p.side), 1)
+    return source.scatter_(1, torch.cat([first, second], 1), torch.cat([second, first], 1))[:, :-1]
+
+
+def swap_squares(ids: Tensor, p: Squares) -> Tensor:
+    """Exchange two equal squares of codes. ids: (B, H, W); returns a new tensor."""
+    grid = (ids.shape[1], ids.shape[2])
+    return ids.flatten(1).gather(1, swap_source(p, grid, min(grid))).view_as(ids)
+
+
+def sample_squares(u: Tensor, side: Tensor, grid: tuple[int, int]) -> Squares:
+    """Corners, each pair equally likely whose larger distance by row or column exceeds the side: they never overlap.
+
+    u: (B, 3) in [0, 1): row and column of the first, choice of the second; side: (B,) int64.
+    """
+    rows, columns = (n - side + 1 for n in grid)  # places for a corner
+    row, column = (u[:, 0] * rows).long(), (u[:, 1] * columns).long()
+    top, left = (row - side).clamp(min=0), (column - side).clamp(min=0)
+    high = torch.minimum(row + side + 1, rows) - top  # a block of corners too near
+    wide = torch.minimum(column + side + 1, columns) - left
+    free = columns - wide  # corners in a row that crosses the block
+    above, beside = top * columns, high * free
+    number = (u[:, 2] * (rows * columns - high * wide)).long()  # the second, counted row by row over the others
+    at = number - above
+    crosses = (at >= 0) & (at < beside)
+    below = at >= beside
+    across = torch.where(crosses, at % free.clamp(min=1), torch.where(below, at - beside, number) % columns)
+    across = across + torch.where(crosses & (across >= left), wide, 0)
+    down = torch.where(crosses, top + at // free.clamp(min=1), number // columns)
+    down = torch.where(below, top + high + (at - beside) // columns, down)
+    exists = rows * columns > high * wide  # else the grid is too small for two of them
+    second = torch.stack([down, across], 1)
+    return Squares(torch.where(exists, side, 0), torch.stack([row, column], 1), second)
+
+
+@Augment.choices.add("token_eda")
+@dataclass(frozen=True)
+class TokenEda(Augment):
+    """One of: some codes give way to one of their nearest, two squares change places, nothing.
+
+    The squares' side is uniform up to `side` of the grid's.
+    """
+
+    stages: ClassVar[tuple[Stage, ...]] = ("ids",)
+    dense: ClassVar[bool] = True
+    synonym: float = 0.25  # probability of a sample; 0: off
+    swap: float = 0.25  # probability of a sample; 0: off
+    replaced: float = 0.25  # share of the codes of such a sample
+    nearest: int = 5  # synonyms of a code, by cosine
+    side: float = 0.25
+    table: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # (K, n + 1)
+
+    def __post_init__(self) -> None:
+        if min(self.synonym, self.swap) < 0 or self.synonym + self.swap > 1:
+            raise ValueError(f"synonym {self.synonym} and swap {self.swap} are no probabilities of exclusive choices")
+        if not (0 <= self.replaced <= 1 and 0 <= self.side <= 0.5 and self.nearest >= 1):
+            raise ValueError("replaced must lie in [0, 1], side in [0, 0.5], nearest must be at least 1")
+
+    def bind(self, codebook: Tensor | None) -> TokenEda:
+        """The same step with the synonyms of a codebook, (K, C)."""
+        if codebook is None or not codebook.shape[1]:
+            raise ConfigError("augmentation 'token_eda' needs code vectors", "train on a token store that has them")
+        near = torch.from_numpy(nearest_codes(codebook.cpu().numpy(), self.nearest)).to(codebook.device)
+        itself = torch.arange(len(codebook), dtype=torch.int32, device=codebook.device)[:, None]
+        bound = replace(self)
+        object.__setattr__(bound, "table", torch.cat([near, itself], 1))
+        return bound
+
+    def sample(self, draws: Draws, batch: Batch) -> Edits:
+        """Which edit each sample gets, and its places."""
+        if self.table is None:
+            raise ConfigError("augmentation 'token_eda' was not given a codebook", "call bind(codebook) first")
+        height, width = batch.x.shape[1:]
+        u = draws.uniform("token_eda", 5)  # (B, 5): which edit, side, corners
+        swapped = (u[:, 0] >= self.synonym) & (u[:, 0] < self.synonym + self.swap)
+        side = torch.where(swapped, (u[:, 1] * self.side * min(height, width)).long(), 0)
+        share = torch.where(u[:, 0] < self.synonym, self.replaced, 0.0)[:, None, None]
+        dense = torch.rand(batch.x.shape, device=batch.x.device)  # what falls into [0, share) chooses among n
+        count = self.table.shape[1] - 1
+        synonym = (dense * (count / share.clamp(min=1e-12))).clamp_(max=count).int()
+        return Edits(synonym, sample_squares(u[:, 2:], side, (height, width)))
+
+    def apply(self, batch: Batch, p: Edits) -> Batch:
+        """x: (B, H, W) codes; columns follow the squares."""
+        assert self.table is not None
+        grid = (batch.x.shape[1], batch.x.shape[2])
+        source = swap_source(p.squares, grid, ceil(self.side * min(grid)))
+        ids = replace_synonyms(batch.x, self.table, p.synonym)
+        columns = {name: column.permute(source.view_as(ids)) for name, column in batch.columns.items()}
+        return batch.changed(x=ids.flatten(1).gather(1, source).view_as(ids), columns=columns)

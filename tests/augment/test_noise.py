@@ -1,0 +1,42 @@
+"""Emb-Noise: its two parts by their statistics, and who is left alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tilework.augment import EmbeddingNoise, apply_all
+from tilework.core.batch import Batch, Target
+from tilework.core.rng import Draws
+
+
+def noise(augment: EmbeddingNoise, count: int = 600) -> torch.Tensor:
+    batch = Batch(
+        torch.zeros(count, 8, 10, 10), Target.hard(torch.zeros(count, dtype=torch.int64)), torch.arange(count)
+    )
+    torch.manual_seed(0)
+    return apply_all([augment], batch, Draws(0, 0, batch.index)).x
+
+
+def test_off_changes_nothing() -> None:
+    assert (noise(EmbeddingNoise(probability=0)) == 0).all()
+
+
+def test_half_of_the_samples_by_default() -> None:
+    chosen = (noise(EmbeddingNoise()) != 0).flatten(1).any(1)
+    assert chosen.float().mean() == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_variance_is_one_part_per_channel_and_one_per_element(scale: float) -> None:
+    x = noise(EmbeddingNoise(probability=1, scale=scale))
+    per_channel = x.mean((2, 3))  # n_c, plus the mean of 100 elements
+    assert per_channel.var() == pytest.approx(scale**2 * (1 + 1 / 100), rel=0.06)
+    assert (x - per_channel[..., None, None]).var() == pytest.approx(scale**2 * 99 / 100, rel=0.02)
+    assert x.mean() == pytest.approx(0, abs=0.05 * scale)
+
+
+def test_input_is_added_to() -> None:
+    batch = Batch(torch.randn(4, 2, 3, 3), Target.hard(torch.zeros(4, dtype=torch.int64)), torch.arange(4))
+    p = torch.randn(4, 2, 3, 3)
+    assert torch.equal(EmbeddingNoise().apply(batch, p).x, batch.x + p)

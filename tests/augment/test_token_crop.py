@@ -1,0 +1,77 @@
+"""Token-RRC against the paper's way: one-hot maps, torch's bicubic resize, then the codebook product."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tilework.augment import Embed, RandomResizedCrop, TokenCrop, apply_all
+from tilework.augment.crop import box_affine, warp_axes
+from tilework.augment.token_crop import crop_codes
+from tilework.core.batch import Batch, Target
+from tilework.core.errors import ConfigError
+from tilework.core.rng import Draws
+
+K, C = 50, 8
+CODEBOOK = torch.randn(K, C, generator=torch.Generator().manual_seed(1))
+
+
+def make_batch(count: int, grid: tuple[int, int] = (32, 32)) -> Batch:
+    ids = torch.randint(0, K, (count, *grid), dtype=torch.int32, generator=torch.Generator().manual_seed(2))
+    return Batch(ids, Target.hard(torch.zeros(count, dtype=torch.int64)), torch.arange(count))
+
+
+def one_hot_crop(ids: Tensor, box: tuple[int, int, int, int], size: tuple[int, int]) -> Tensor:
+    """Box of whole places, cut from the one-hot map, resized by torch, multiplied by the codebook. ids: (H, W)."""
+    top, left, height, width = box
+    hot = F.one_hot(ids.long(), K).permute(2, 0, 1)[None].float()  # (1, K, H, W)
+    cut = hot[:, :, top : top + height, left : left + width]
+    resized = F.interpolate(cut, size, mode="bicubic", align_corners=False)
+    return torch.einsum("bkhw,kc->bchw", resized, CODEBOOK)[0]
+
+
+@pytest.mark.parametrize("size", [(28, 28), (7, 11)])
+def test_whole_image_against_one_hot(size: tuple[int, int]) -> None:
+    ids = make_batch(3).x
+    whole = torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(3, 4).unbind(1)
+    out = crop_codes(ids, CODEBOOK, box_affine(*whole), size)
+    expected = torch.stack([one_hot_crop(one, (0, 0, 32, 32), size) for one in ids])
+    assert torch.allclose(out, expected, atol=1e-5)
+
+
+def test_inner_box_against_one_hot() -> None:
+    """A box inside the grid reads its neighbours where a cut-out repeats its edge: equal two places from the border."""
+    ids, box = make_batch(4, (32, 24)).x, (5, 3, 20, 16)
+    shares = torch.tensor([5 / 32, 3 / 24, 20 / 32, 16 / 24]).expand(4, 4).unbind(1)
+    out = crop_codes(ids, CODEBOOK, box_affine(*shares), (28, 28))
+    expected = torch.stack([one_hot_crop(one, box, (28, 28)) for one in ids])
+    assert torch.allclose(out[..., 3:-3, 4:-4], expected[..., 3:-3, 4:-4], atol=1e-5)
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+@pytest.mark.parametrize("grid", [(32, 32), (9, 14)])
+def test_equals_embed_then_crop(grid: tuple[int, int], standardise: bool) -> None:
+    batch = make_batch(16, grid)
+    draws = Draws(5, 2, batch.index)
+    one = apply_all([TokenCrop((6, 10), standardise=standardise).bind(CODEBOOK)], batch, draws).x
+    two = apply_all([Embed(standardise).bind(CODEBOOK), RandomResizedCrop((6, 10))], batch, draws).x
+    assert one.shape == (16, C, 6, 10)
+    assert torch.allclose(one, two, atol=1e-5)
+
+
+def test_crop_of_a_map_does_not_depend_on_its_memory_format() -> None:
+    x = torch.randn(5, 4, 9, 7)
+    affine = RandomResizedCrop().sample(Draws(0, 0, torch.arange(5)), make_batch(5).changed(x=x))
+    there = warp_axes(x.to(memory_format=torch.channels_last), affine, (6, 8))
+    assert torch.allclose(warp_axes(x, affine, (6, 8)), there, atol=1e-6)
+    assert there.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_needs_a_codebook() -> None:
+    batch = make_batch(1)
+    with pytest.raises(ConfigError, match="bind"):
+        apply_all([TokenCrop()], batch, Draws(0, 0, batch.index))
+    with pytest.raises(ConfigError, match="codebook"):
+        TokenCrop().bind(None)
