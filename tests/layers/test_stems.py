@@ -7,7 +7,15 @@ import torch
 from torch.nn import functional as F
 
 from tilework.core.errors import ConfigError
-from tilework.layers.stems import PatchStem, PatchStemConfig, StemConfig, TokenStem, TokenStemConfig
+from tilework.layers.stems import (
+    PatchStem,
+    PatchStemConfig,
+    StemConfig,
+    TokenF16Stem,
+    TokenF16StemConfig,
+    TokenStem,
+    TokenStemConfig,
+)
 
 
 @pytest.mark.parametrize("name", list(StemConfig.choices))
@@ -21,7 +29,11 @@ def test_every_stem_gives_the_grid_it_promises(name: str, grid: tuple[int, int])
 
 @pytest.mark.parametrize(
     ("config", "takes", "grid"),
-    [(PatchStemConfig(patch=8), "pixels", (4, 6)), (TokenStemConfig(), "map", (16, 24))],
+    [
+        (PatchStemConfig(patch=8), "pixels", (4, 6)),
+        (TokenStemConfig(), "map", (16, 24)),
+        (TokenF16StemConfig(), "map", (32, 48)),
+    ],
 )
 def test_grids_and_stages(config: StemConfig, takes: str, grid: tuple[int, int]) -> None:
     stem = config.build(3, (32, 48), 10)
@@ -45,6 +57,18 @@ def test_token_stem_is_one_linear_map_per_overlapping_window() -> None:
     windows = F.unfold(x, kernel_size=4, stride=2, padding=1)  # (B, C 4 4, N)
     expected = stem.proj.weight.flatten(1) @ windows + stem.proj.bias[:, None]
     assert torch.allclose(stem(x), expected.view(2, 5, 4, 6), atol=1e-5)
+
+
+def test_f16_stem_is_one_linear_map_per_code_and_its_neighbours_right_and_below() -> None:
+    torch.manual_seed(0)
+    stem, x = TokenF16Stem(3, (4, 5), 6), torch.randn(2, 3, 4, 5)
+    padded = torch.zeros(2, 3, 5, 6)
+    padded[:, :, :4, :5] = x
+    out, weight = stem(x), stem.proj.weight.flatten(1)  # (D, C 2 2)
+    for row in range(4):
+        for column in range(5):
+            window = padded[:, :, row : row + 2, column : column + 2].flatten(1)
+            assert torch.allclose(out[:, :, row, column], window @ weight.T + stem.proj.bias, atol=1e-5)
 
 
 def test_token_stem_of_seit_has_its_size() -> None:

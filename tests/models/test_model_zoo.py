@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -10,17 +9,16 @@ import torch
 
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError
-from tilework.layers.stems import PatchStemConfig, TokenStemConfig
-from tilework.models import ModelConfig, Vit, create_model, preset, presets
+from tilework.layers.stems import PatchStemConfig, TokenF16StemConfig, TokenStemConfig
+from tilework.models import ModelConfig, Resnet, Vit, VitConfig, create_model, preset, presets
 
 TOKENS = {"input": "tokens", "code_dim": 32, "grid": (28, 28), "pool": "mean"}
 
 
 def small(name: str) -> ModelConfig:
-    """A preset with its shape cut down as far as it has one."""
-    known = {field.name for field in fields(presets[name])}
-    changes: dict[str, Any] = {"depth": 1, "width": 16, "heads": 2}
-    return preset(name, **{key: value for key, value in changes.items() if key in known})
+    """A preset with its shape cut down."""
+    changes = {"depth": 1, "heads": 2} if isinstance(presets[name], VitConfig) else {}
+    return preset(name, width=16, **changes)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +30,9 @@ def small(name: str) -> ModelConfig:
         ("deit_b", {}, 86_567_656),
         ("vit_ti", {}, 5_717_416),
         ("vit_l", {}, 304_326_632),
+        ("resnet18", {}, 11_689_512),
+        ("resnet50", {}, 25_557_032),
+        ("resnet50", {"input": "tokens", "grid": (28, 28), "code_dim": 32}, 25_557_032 + 64 * (32 * 9 - 3 * 49)),
     ],
 )
 def test_parameter_counts(name: str, settings: dict[str, Any], count: int) -> None:
@@ -52,6 +53,17 @@ def test_every_preset_runs_forward_and_backward(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(presets))
+def test_every_preset_differs_between_pixels_and_tokens_by_its_stem_alone(name: str) -> None:
+    pixels, tokens = small(name).build(3, (32, 32), 5), small(name).for_tokens().build(6, (4, 4), 5)
+    assert tokens(torch.randn(2, 6, 4, 4)).logits.shape == (2, 5)
+    assert (pixels.takes, tokens.takes) == ("pixels", "map")
+    shapes = [{key: tensor.shape for key, tensor in model.state_dict().items()} for model in (pixels, tokens)]
+    changed = {key for key in shapes[0].keys() | shapes[1].keys() if shapes[0].get(key) != shapes[1].get(key)}
+    assert changed
+    assert all(key.startswith(pixels.stem_names) for key in changed)
+
+
+@pytest.mark.parametrize("name", list(presets))
 def test_every_preset_tells_the_depth_of_its_parameters(name: str) -> None:
     model = small(name).build(3, (32, 32), 5)
     depths = {model.layer_of(key) for key, _ in model.named_parameters()}
@@ -64,7 +76,7 @@ def test_every_preset_survives_the_configuration(name: str) -> None:
 
 
 def test_names_of_the_design_are_here() -> None:
-    assert {"vit_ti", "vit_s", "vit_b", "vit_l", "deit_ti", "deit_s", "deit_b"} <= set(presets)
+    assert {"vit_ti", "vit_s", "vit_b", "vit_l", "deit_ti", "deit_s", "deit_b", "resnet18", "resnet50"} <= set(presets)
 
 
 def test_deit_differs_from_vit_by_drop_path() -> None:
@@ -113,3 +125,27 @@ def test_stem_can_be_chosen() -> None:
     model = create_model("vit_ti", grid=(32, 32), classes=3, depth=1, stem=PatchStemConfig(patch=8))
     assert isinstance(model, Vit)
     assert model.grid == (4, 4)
+
+
+def test_stem_for_f16_tokens_keeps_their_grid() -> None:
+    model = create_model(
+        "vit_ti", input="tokens", grid=(14, 14), code_dim=8, classes=3, depth=1, stem=TokenF16StemConfig()
+    )
+    assert isinstance(model, Vit)
+    assert (model.takes, model.grid) == ("map", (14, 14))
+
+
+def test_resnet_for_tokens() -> None:
+    model = create_model("resnet50", input="tokens", grid=(28, 28), code_dim=32, classes=3, width=8)
+    assert isinstance(model, Resnet)
+    assert (model.takes, model.grid) == ("map", (4, 4))
+
+
+def test_unknown_setting_is_refused_with_a_near_one() -> None:
+    with pytest.raises(ConfigError, match="resnet18 has no setting 'dept': did you mean 'depth'"):
+        create_model("resnet18", dept=50)
+
+
+def test_stem_of_a_vit_is_refused_by_a_resnet() -> None:
+    with pytest.raises(ConfigError, match="no ResNet with stem"):
+        create_model("resnet18", stem=PatchStemConfig())

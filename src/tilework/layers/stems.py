@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tilework.core.batch import Stage
 from tilework.core.errors import ConfigError
@@ -91,3 +92,31 @@ class TokenStemConfig(StemConfig):
     def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
         """The stem for codes of `channels` dimensions on `grid`."""
         return TokenStem(channels, grid, width)
+
+
+class TokenF16Stem(Stem):
+    """Code map of an f16 tokenizer to tokens, one per code, with 2x2 windows.
+
+    A row below and a column on the right are padded with zeros, so that the grid is kept: our choice.
+    """
+
+    takes = "map"
+
+    def __init__(self, code_dim: int, grid: tuple[int, int], width: int) -> None:
+        super().__init__()
+        self.grid = grid
+        self.proj = nn.Conv2d(code_dim, width, kernel_size=2)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
+        """Returns (B, D, H, W)."""
+        return self.proj(F.pad(x, (0, 1, 0, 1)))
+
+
+@StemConfig.choices.add("token_f16")
+@dataclass(frozen=True)
+class TokenF16StemConfig(StemConfig):
+    """The Stem-Adapter for codes that stand for 16 px each."""
+
+    def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
+        """The stem for codes of `channels` dimensions on `grid`."""
+        return TokenF16Stem(channels, grid, width)

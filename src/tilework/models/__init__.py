@@ -1,7 +1,26 @@
-"""Whole networks: `create_model(name, ...)`."""
+"""Whole networks: `create_model(name, ...)`, and weights for them: `adopt(model, read_weights(path))`."""
 
 from tilework.models.model import Model, ModelConfig, Output
+from tilework.models.resnet import Resnet, ResnetConfig
+from tilework.models.timm_bridge import TimmConfig, TimmModel
 from tilework.models.vit import Vit, VitConfig
+from tilework.models.weights import Adopted, adopt, read_weights
 from tilework.models.zoo import create_model, preset, presets
 
-__all__ = ["Model", "ModelConfig", "Output", "Vit", "VitConfig", "create_model", "preset", "presets"]
+__all__ = [
+    "Adopted",
+    "Model",
+    "ModelConfig",
+    "Output",
+    "Resnet",
+    "ResnetConfig",
+    "TimmConfig",
+    "TimmModel",
+    "Vit",
+    "VitConfig",
+    "adopt",
+    "create_model",
+    "preset",
+    "presets",
+    "read_weights",
+]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tilework.core.batch import Mix, Stage
+from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry
 
 
@@ -21,7 +22,7 @@ class Output:
 
     logits: Tensor  # (B, K)
     tokens: Tensor  # (B, N, D) after the last block; visible ones only where `keep` was given
-    stem: Tensor  # (B, D, h, w) as the stem gave it
+    stem: Tensor  # (B, D, h, w) as the stem gave it; of other width and grid where the blocks change them
     grid: tuple[int, int]  # h, w
     dense: Tensor | None = None  # (B, N, K) logits of each token
     share: Tensor | None = None  # (B, S) part of each source in the representation that the head reads
@@ -32,6 +33,9 @@ class Model(nn.Module):
 
     takes: Stage
     grid: tuple[int, int]
+    stem_names: tuple[str, ...] = ()  # how the names of the stem's parameters start
+    head_names: tuple[str, ...] = ()  # and those of the head
+    prefix: str = ""  # before the names that published checkpoints use
 
     def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
         """Classify.
@@ -61,6 +65,11 @@ class ModelConfig:
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> nn.Module:
         """The network for an input of `channels` on `grid`."""
         raise NotImplementedError
+
+    def for_tokens(self) -> ModelConfig:
+        """The same network with its stem for code maps."""
+        name = self.choices.name_of(type(self))
+        raise ConfigError(f"{name} has no stem for tokens", "pick a model that has one, such as vit or resnet")
 
 
 def initial_share(mix: Mix | None, batch: int, grid: tuple[int, int], device: torch.device) -> Tensor:

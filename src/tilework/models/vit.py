@@ -5,7 +5,7 @@ B batch | N tokens | D width | h, w token grid | n visible patches. Parameter na
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tilework.core.batch import Mix
 from tilework.layers.block import Block
 from tilework.layers.positions import sincos_positions
-from tilework.layers.stems import PatchStemConfig, Stem, StemConfig
+from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenStemConfig
 from tilework.models.model import Model, ModelConfig, Output, initial_share
 
 
@@ -37,9 +37,16 @@ class VitConfig(ModelConfig):
         """The network for an input of `channels` on `grid`."""
         return Vit(self, self.stem.build(channels, grid, self.width), classes)
 
+    def for_tokens(self) -> VitConfig:
+        """The same network with SeiT's Stem-Adapter."""
+        return replace(self, stem=TokenStemConfig())
+
 
 class Vit(Model):
     """Pre-norm ViT with a class token; the head reads it, or the mean of the patch tokens."""
+
+    stem_names = ("patch_embed.",)
+    head_names = ("head.",)
 
     def __init__(self, config: VitConfig, stem: Stem, classes: int) -> None:
         super().__init__()

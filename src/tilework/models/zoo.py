@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 from torch import nn
 
 from tilework.core.errors import ConfigError
-from tilework.core.registry import Registry
-from tilework.layers.stems import StemConfig, TokenStemConfig
+from tilework.core.registry import Registry, nearest
+from tilework.layers.stems import StemConfig
 from tilework.models.model import ModelConfig
+from tilework.models.resnet import ResnetConfig
+from tilework.models.timm_bridge import TimmConfig
 from tilework.models.vit import VitConfig
 
 presets: Registry[ModelConfig] = Registry("model")
@@ -24,11 +26,18 @@ for _name, _width, _depth, _heads in (
     presets.add(f"vit_{_name}")(VitConfig(width=_width, depth=_depth, heads=_heads))
     if _name != "l":
         presets.add(f"deit_{_name}")(VitConfig(width=_width, depth=_depth, heads=_heads, drop_path=0.1))
+presets.add("resnet18")(ResnetConfig(depth=18))
+presets.add("resnet50")(ResnetConfig(depth=50))
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
-    """The settings of a named network, with changes."""
-    return replace(presets[name], **changes)
+    """The settings of a named network, with changes; `timm:NAME` is one of timm."""
+    config = TimmConfig(name.removeprefix("timm:")) if name.startswith("timm:") else presets[name]
+    known = [field.name for field in fields(config)]
+    for key in changes:
+        if key not in known:
+            raise ConfigError(f"{name} has no setting '{key}'", nearest(key, known))
+    return replace(config, **changes)
 
 
 def create_model(
@@ -44,10 +53,9 @@ def create_model(
     """A network by name. grid: image size in pixels, or code grid; `changes` override the named settings."""
     if input == "pixels" and code_dim is not None:
         raise ConfigError("code_dim belongs to a token model", "pass input='tokens'")
-    if input == "tokens":
-        if code_dim is None:
-            raise ConfigError("a token model needs code_dim", "pass code_dim=store.codebook.shape[1]")
-        stem = stem or TokenStemConfig()
-    if stem is not None:
-        changes["stem"] = stem
-    return preset(name, **changes).build(3 if code_dim is None else code_dim, grid, classes)
+    if input == "tokens" and code_dim is None:
+        raise ConfigError("a token model needs code_dim", "pass code_dim=store.codebook.shape[1]")
+    config = preset(name, **changes, **({} if stem is None else {"stem": stem}))
+    if input == "tokens" and stem is None:
+        config = config.for_tokens()
+    return config.build(3 if code_dim is None else code_dim, grid, classes)
