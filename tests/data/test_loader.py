@@ -187,3 +187,13 @@ def test_thread_stays_only_a_few_batches_ahead() -> None:
     time.sleep(0.05)
     assert len(source.asked) == 5  # one taken, three waiting, one in hand
     run.close()
+
+
+def test_repeated_samples_are_the_same_data_under_numbers_of_their_own() -> None:
+    source = Numbers(20)
+    loader = Loader(source, batch=6, seed=1, repeats=3)
+    for step, batch in enumerate(loader.run(0, 5)):
+        assert len(set(batch.index.tolist())) == 6
+        assert torch.equal(batch.x, source.batch(batch.index.numpy() % 20).x)
+        assert np.array_equal(loader.indices(step), batch.index.numpy() % 20)
+        assert len(set(loader.indices(step).tolist())) == 2

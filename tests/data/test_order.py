@@ -44,3 +44,16 @@ def test_ranks_share_a_batch_without_overlap(world: int) -> None:
     parts = [batch_of(order, 3, 8, rank, world) for rank in range(world)]
     assert {len(part) for part in parts} == {8 // world}
     assert np.array_equal(np.concatenate(parts), order[24:32])
+
+
+@pytest.mark.parametrize(("batch", "repeats"), [(12, 3), (8, 3), (8, 1), (6, 2)])
+def test_copies_of_a_sample_share_its_batch(batch: int, repeats: int) -> None:
+    order = epoch_order(0, 0, 40)
+    different = -(-batch // repeats)
+    whole = batch_of(order, 2, batch, repeats=repeats)
+    assert len(set(whole.tolist())) == batch  # every copy has a number of its own
+    assert set((whole % 40).tolist()) == set(order[2 * different : 3 * different].tolist())
+    assert np.bincount(whole % 40).max() == repeats
+    assert all(whole[i] % 40 != whole[i - 1] % 40 for i in range(batch))  # neighbours, which mixing pairs, differ
+    halves = [batch_of(order, 2, batch, rank, 2, repeats) for rank in range(2)]
+    assert np.array_equal(np.concatenate(halves), whole)

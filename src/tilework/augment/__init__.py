@@ -3,10 +3,12 @@
 from tilework.augment.augment import Augment, apply_all, check_chain
 from tilework.augment.crop import CentreCrop, RandomResizedCrop
 from tilework.augment.embed import Embed
+from tilework.augment.erase import Erase
 from tilework.augment.flip import Flip
 from tilework.augment.mixing import CutMix, CutMixOrMixup, Mixup
 from tilework.augment.noise import EmbeddingNoise
 from tilework.augment.normalise import Normalise
+from tilework.augment.rand_augment import RandAugment
 from tilework.augment.token_crop import TokenCrop
 from tilework.augment.token_eda import TokenEda
 
@@ -17,9 +19,11 @@ __all__ = [
     "CutMixOrMixup",
     "Embed",
     "EmbeddingNoise",
+    "Erase",
     "Flip",
     "Mixup",
     "Normalise",
+    "RandAugment",
     "RandomResizedCrop",
     "TokenCrop",
     "TokenEda",

@@ -86,10 +86,12 @@ class CutMixOrMixup(Mixing):
 def sample_beta(draws: Draws, purpose: str, alpha: float) -> Tensor:
     """Beta(alpha, alpha) by rejection, the first of several tries that is accepted. Returns (B,).
 
-    Up to 1 by Jöhnk's two powers; above, from uniform proposals under the density's peak at one half.
+    Below 1 by Jöhnk's two powers; above, from uniform proposals under the density's peak at one half.
     """
+    if alpha == 1:
+        return draws.uniform(f"{purpose} share")[:, 0]
     u, v = draws.uniform(f"{purpose} share", 2 * TRIES).clamp(min=2**-25).chunk(2, 1)  # (B, TRIES) each
-    if alpha <= 1:
+    if alpha < 1:
         x, y = u ** (1 / alpha), v ** (1 / alpha)
         share, accepted = x / (x + y), x + y <= 1
     else:

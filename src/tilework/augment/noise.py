@@ -32,9 +32,10 @@ class EmbeddingNoise(Augment):
     def sample(self, draws: Draws, batch: Batch) -> Tensor:
         """The noise, (B, C, H, W); zero for samples left alone."""
         chosen = (draws.uniform("embedding_noise")[:, 0] < self.probability) * self.scale  # (B,)
-        per_channel = torch.randn(*batch.x.shape[:2], 1, 1, device=batch.x.device)
-        dense = torch.empty_like(batch.x).normal_()
-        return dense.add_(per_channel).mul_(chosen[:, None, None, None])
+        size, channels, height, width = batch.x.shape
+        per_channel = torch.randn(size, 1, 1, channels, device=batch.x.device)
+        dense = torch.randn(size, height, width, channels, device=batch.x.device)  # as code maps lie in memory
+        return dense.add_(per_channel).mul_(chosen[:, None, None, None]).permute(0, 3, 1, 2)
 
     def apply(self, batch: Batch, p: Tensor) -> Batch:
         """x: (B, C, H, W)."""

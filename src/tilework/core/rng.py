@@ -37,18 +37,19 @@ def purpose_key(seed: int, purpose: str) -> tuple[int, int]:
 
 def words(seed: int, epoch: int, index: Any, purpose: str, count: int) -> Any:
     """`count` 32-bit words for each sample. index: (B,) int64 array or tensor; returns (B, count) int64."""
-    if isinstance(index, np.ndarray):
-        stack: Any = np.stack
-    else:
+    if not isinstance(index, np.ndarray):
         import torch  # only when a tensor came in: the store works without torch
 
-        stack = torch.stack
-    key = purpose_key(seed, purpose)
-    zero = index * 0
-    blocks: list[Any] = []
-    for block in range(-(-count // 4)):
-        blocks += philox((zero + block, index & _WORD, index >> 32 & _WORD, zero + (epoch & _WORD)), key)
-    return stack(blocks[:count], -1)
+        if index.device.type == "cpu":  # numpy has less to do per call, and there are many small ones
+            return torch.from_numpy(words(seed, epoch, index.numpy(), purpose, count))
+        block, stack = torch.arange(-(-count // 4), device=index.device), torch.stack
+    else:
+        block, stack = np.arange(-(-count // 4)), np.stack  # type: ignore[assignment]
+    number = index[:, None]
+    zero = number * 0 + block * 0
+    counter = (zero + block, zero + (number & _WORD), zero + (number >> 32 & _WORD), zero + (epoch & _WORD))
+    blocks = stack(philox(counter, purpose_key(seed, purpose)), -1)  # (B, count / 4, 4)
+    return blocks.reshape(len(index), 4 * len(block))[:, :count]
 
 
 def uniform(seed: int, epoch: int, index: Any, purpose: str, count: int) -> Any:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError
@@ -28,6 +29,7 @@ class Loader:
     world: int = 1
     ahead: int = 4
     pin: bool = False
+    repeats: int = 1  # augmented copies of each sample in a batch
 
     def __post_init__(self) -> None:
         if self.batch % self.world:
@@ -43,7 +45,7 @@ class Loader:
     def indices(self, step: int) -> np.ndarray:
         """Global samples of this process at a step counted from the start of training."""
         epoch, within = divmod(step, self.steps)
-        return batch_of(epoch_order(self.seed, epoch, len(self.source)), within, self.batch, self.rank, self.world)
+        return self._part(epoch_order(self.seed, epoch, len(self.source)), within) % len(self.source)
 
     def run(self, start: int, stop: int) -> Iterator[Batch]:
         """Batches of steps start to stop, both counted from the start of training."""
@@ -59,7 +61,10 @@ class Loader:
             epoch, within = divmod(step, self.steps)
             if epoch != shuffled:
                 order, shuffled = epoch_order(self.seed, epoch, len(self.source)), epoch
-            yield batch_of(order, within, self.batch, self.rank, self.world)
+            yield self._part(order, within)
+
+    def _part(self, order: np.ndarray, within: int) -> np.ndarray:
+        return batch_of(order, within, self.batch, self.rank, self.world, self.repeats)
 
 
 def in_order(source: Source, batch: int, rank: int = 0, world: int = 1, ahead: int = 4) -> Iterator[Batch]:
@@ -75,7 +80,8 @@ def _grouped(source: Source, orders: Iterator[np.ndarray]) -> Iterator[Batch]:
         if index is not None:
             held.append(index)
         if held and (index is None or sum(map(len, held)) >= source.together):
-            whole, at = source.batch(np.concatenate(held)), 0
+            numbers, at = np.concatenate(held), 0
+            whole = source.batch(numbers % len(source)).changed(index=torch.from_numpy(numbers))
             for one in held:
                 yield whole.rows(slice(at, at + len(one))) if len(held) > 1 else whole
                 at += len(one)

@@ -13,8 +13,14 @@ def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
     return np.argsort((high << 31) ^ low, kind="stable")
 
 
-def batch_of(order: np.ndarray, step: int, batch: int, rank: int = 0, world: int = 1) -> np.ndarray:
-    """The part of one process in global batch `step` of an epoch: an even, contiguous share."""
+def batch_of(order: np.ndarray, step: int, batch: int, rank: int = 0, world: int = 1, repeats: int = 1) -> np.ndarray:
+    """The part of one process in global batch `step` of an epoch: an even, contiguous share.
+
+    repeats: copies of each sample in the batch, each augmented by itself (Hoffer et al., 2020), as far apart as they
+    can be; copy c of sample i is numbered c * len(order) + i, which keys its draws.
+    """
+    different = -(-batch // repeats)
+    copy, place = np.divmod(np.arange(batch), different)
+    chosen = order[step * different + place] + copy * len(order)
     share = batch // world
-    start = step * batch + rank * share
-    return order[start : start + share]
+    return chosen[rank * share : (rank + 1) * share]

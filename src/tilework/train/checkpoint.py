@@ -63,12 +63,16 @@ def load_checkpoint(
     return int(state["step"])
 
 
-def load_model_weights(path: Path, model: nn.Module) -> None:
+def model_tensors(path: Path) -> dict[str, Tensor]:
     """The weights that evaluation uses: the averaged ones where the run kept them."""
     state = _state(path)
     part, prefix = ("ema", "module.") if "ema.safetensors" in state["sha256"] else ("objective", "model.")
-    tensors = _tensors(path, part, state)
-    _fill(model, {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}, path)
+    return {k.removeprefix(prefix): v for k, v in _tensors(path, part, state).items() if k.startswith(prefix)}
+
+
+def load_model_weights(path: Path, model: nn.Module) -> None:
+    """Fill a model with `model_tensors`."""
+    _fill(model, model_tensors(path), path)
 
 
 def _state(path: Path) -> dict[str, Any]:

@@ -96,7 +96,9 @@ class _Fit:
         if world.size > 1:
             self.wrapped = DistributedDataParallel(self.objective)
         pin = world.device.type == "cuda"
-        self.loader = Loader(job.source, config.batch, config.seed, world.rank, world.size, pin=pin)
+        self.loader = Loader(
+            job.source, config.batch, config.seed, world.rank, world.size, pin=pin, repeats=config.repeats
+        )
         self.total = config.total_steps(len(job.source))
         self.pending: list[tuple[int, dict[str, Tensor]]] = []  # steps whose numbers are still on the device
         self.streak = 0
@@ -141,8 +143,9 @@ class _Fit:
             wait = nullcontext() if last or self.world.size == 1 else self.wrapped.no_sync()  # type: ignore[operator]
             draws = Draws(config.seed, epoch, part.index, step)
             bf16 = config.precision == "bf16"
+            part = apply_all(self.job.augment, part, draws)  # in full precision
             with wait, torch.autocast(self.world.device.type, torch.bfloat16, enabled=bf16):
-                out = self.wrapped(apply_all(self.job.augment, part, draws), draws)
+                out = self.wrapped(part, draws)
                 (out["loss"] / len(parts)).backward()
             for name, value in out.items():
                 logged[name] = logged.get(name, 0) + value.detach() / len(parts)

@@ -49,6 +49,7 @@ class FitConfig:
     steps: int = 0  # of the whole run; 0: `epochs` decides
     batch: int = 64  # over all processes and accumulated parts
     accumulate: int = 1  # parts a batch is split into
+    repeats: int = 1  # augmented copies of an image in a batch (repeated augmentation)
     seed: int = 0
     precision: Literal["fp32", "bf16"] = "fp32"
     ema: float = 0.0  # decay of the averaged weights that evaluation and export use; 0: none
@@ -70,7 +71,7 @@ class FitConfig:
             raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: they must not be negative")
         if (self.epochs > 0) == (self.steps > 0):
             raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: one of them must be 0")
-        for name in ("batch", "accumulate", "keep", "log_every", "patience"):
+        for name in ("batch", "accumulate", "repeats", "keep", "log_every", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1")
         if self.batch % self.accumulate:
