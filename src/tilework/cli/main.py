@@ -49,7 +49,12 @@ COMMANDS = {
     ),
     "seal": ("seal", "seal", "Make a token store of what several processes have spooled beside it (STORE.spool)."),
     "recipes": ("recipes", "recipes", "List the recipes, or show one as YAML."),
-    "train": ("train", "train", "Train a model by a recipe; the same command again goes on where it stopped."),
+    "train": (
+        "train",
+        "train",
+        "Train a model by a recipe or a chain of them; the same command again goes on where it stopped.",
+    ),
+    "export": ("export", "export", "Write the model of a run for inference, without what only training needs."),
     "eval": ("eval", "evaluate", "Measure a trained model on a token store or an image folder."),
     "doctor": (
         "doctor",

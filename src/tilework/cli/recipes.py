@@ -23,10 +23,12 @@ def recipes(name: Annotated[Positional[str | None], arg(metavar="NAME")] = None,
     from inspect import getdoc
 
     from tilework.core.config import encode, to_yaml
-    from tilework.recipes import recipes as known
+    from tilework.recipes import chains
+    from tilework.recipes import recipes as runs
 
+    known = {entry: runs[entry] for entry in runs} | {entry: chains[entry] for entry in chains}
     if name is not None:
-        run = known[name]()
+        run = (known.get(name) or runs[name])()  # the second says what is near
         print(text.dumps(encode(run), indent=2) if json else to_yaml(run), end="\n" if json else "")
         return
     lines = {entry: (getdoc(known[entry]) or "").splitlines()[0] for entry in known}
@@ -34,4 +36,4 @@ def recipes(name: Annotated[Positional[str | None], arg(metavar="NAME")] = None,
         print(text.dumps(lines, indent=2))
         return
     for entry, line in lines.items():
-        print(f"{entry:<18}{line}")
+        print(f"{entry:<24}{line}")

@@ -16,36 +16,53 @@ def train(
     settings: Settings = (),
     /,
     *,
-    data: Path,
-    val: OptionalPath = None,
+    data: tuple[Path, ...],
+    val: tuple[Path, ...] = (),
     out: Path,
+    start: OptionalPath = None,
     config: OptionalPath = None,
     device: Device = "auto",
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Train a model by a recipe; the same command again goes on where it stopped.
+    """Train a model by a recipe or a chain of them; the same command again goes on where it stopped.
 
     Try:
       tilework train demo_token --data train.tok --val val.tok --out runs/token
       tilework train demo_token fit.steps=2000 model.width=192 --data train.tok --val val.tok --out runs/wide
+      tilework train seit_tokens_cpu --start runs/token --data flowers.tok --val flowers-val.tok --out runs/flowers
+      tilework train seit_to_pixels_cpu --data train.tok photos/train --val none photos/val --out runs/chain
       torchrun --nproc-per-node 2 -m tilework train demo_token --data train.tok --val val.tok --out runs/two
 
     Args:
-        recipe: Name of a recipe; see 'tilework recipes'.
-        data: Token store or image folder to train on.
-        val: Token store or image folder to evaluate on.
+        recipe: Name of a recipe or a chain; see 'tilework recipes'.
+        data: Token store or image folder to train on; for a chain one for each of its links.
+        val: Token store or image folder to evaluate on; for a chain one for each link, 'none' for no evaluation.
         out: Directory of the run: settings, log, checkpoints, results.
+        start: Run or checkpoint file (timm's ViT and DeiT too) whose weights to begin with.
         config: YAML file over the recipe.
     """
     from tilework.core.config import resolve
-    from tilework.recipes import plan, recipes
+    from tilework.core.errors import ConfigError
+    from tilework.recipes import chains, check_links, plan, recipes, train_chain
     from tilework.recipes import train as run_recipe
 
-    run = resolve(recipes[recipe](), config, settings)
-    if dry_run:
-        show(plan(run, data, val, device), json)
-        return
-    result = run_recipe(run, data, val, out, device, recipe, quiet=json)
+    judges = [None if str(path) == "none" else path for path in val] or [None] * len(data)
+    if recipe in list(chains):
+        chain = resolve(chains[recipe](), config, settings)
+        if dry_run:
+            check_links(chain, data, judges, start)
+            plans = zip(chain.links, data, judges, strict=True)
+            show({link.name: plan(link.run, path, judge, device) for link, path, judge in plans}, json)
+            return
+        result = train_chain(chain, data, judges, out, device, recipe, quiet=json, start=start)
+    else:
+        run = resolve(recipes[recipe](), config, settings)
+        if len(data) != 1 or len(judges) != 1:
+            raise ConfigError(f"'{recipe}' is one run, not a chain", "give --data and --val one path each")
+        if dry_run:
+            show(plan(run, data[0], judges[0], device, start), json)
+            return
+        result = run_recipe(run, data[0], judges[0], out, device, recipe, quiet=json, start=start)
     if result.leads:
         show({"run": str(out), "steps": result.steps, "seconds": result.seconds, **result.metrics}, json)

@@ -2,14 +2,37 @@
 
 from typing import Any
 
-from tilework.recipes import demo, tokenizers
+from tilework.recipes import demo, seit, tokenizers
 from tilework.recipes.build import evaluate_run, plan, prepare, train
-from tilework.recipes.run import Extra, Run, recipe, recipes
+from tilework.recipes.chain import check_links, train_chain
+from tilework.recipes.export import export_run, load_exported
+from tilework.recipes.run import Chain, Extra, Link, Run, chain, chains, recipe, recipes
 
-__all__ = ["Extra", "Run", "demo", "evaluate_run", "plan", "prepare", "recipe", "recipes", "tokenizers", "train"]
+__all__ = [
+    "Chain",
+    "Extra",
+    "Link",
+    "Run",
+    "chain",
+    "chains",
+    "check_links",
+    "demo",
+    "evaluate_run",
+    "export_run",
+    "load_exported",
+    "plan",
+    "prepare",
+    "recipe",
+    "recipes",
+    "seit",
+    "tokenizers",
+    "train",
+    "train_chain",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in list(recipes):
-        raise AttributeError(f"module 'tilework.recipes' has no attribute '{name}'")
-    return recipes[name]
+    for known in (recipes, chains):
+        if name in list(known):
+            return known[name]
+    raise AttributeError(f"module 'tilework.recipes' has no attribute '{name}'")

@@ -13,18 +13,19 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
-from torch import nn
+from torch import Tensor, nn
 
 from tilework.augment import Augment, apply_all, check_chain
 from tilework.core.batch import Stage
 from tilework.core.config import Plain, decode, encode, read_yaml, to_yaml
 from tilework.core.distributed import World, pick_device, world
-from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.core.errors import ConfigError, DamageError, InputError, OutputError, TileworkError
 from tilework.core.files import is_free, make_directory, write, write_json
 from tilework.core.rng import Draws
 from tilework.data import ImageFolder, ImageSource, Source, TokenSource
 from tilework.evaluation import Classification, average, classify
 from tilework.models import Model
+from tilework.models.weights import adopt, read_weights
 from tilework.objectives import Combined, Objective, ObjectiveConfig
 from tilework.recipes.run import Run
 from tilework.report import rows_of_pictures
@@ -32,7 +33,7 @@ from tilework.store import Store
 from tilework.tokenizers import Tokenizer, load_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train import Job, Result, fit, time_steps
-from tilework.train.checkpoint import latest_checkpoint, load_model_weights
+from tilework.train.checkpoint import latest_checkpoint, load_model_weights, model_tensors
 from tilework.train.log import Bar, counted, notice
 
 CONFIG, DATA, RESULTS, QUARANTINE = "run.yaml", "data.json", "results.json", "quarantine.json"
@@ -48,6 +49,12 @@ class DataSpec:
     grid: tuple[int, int]  # after the evaluation pipeline
     classes: tuple[str, ...]
     codebook: str  # SHA-256 of the code vectors; empty for pixels
+    stored: tuple[int, int] | None = None  # grid before the evaluation pipeline
+
+
+def is_store(path: Path) -> bool:
+    """Whether a path is meant as a token store rather than as a folder of images."""
+    return (path / "manifest.json").exists() or path.suffix == ".tok"
 
 
 def open_source(
@@ -56,7 +63,7 @@ def open_source(
     """A token store or a folder of images, whichever is there."""
     if not path.exists():
         raise InputError(f"no such data: {path}", "give a token store or a folder of images")
-    if (path / "manifest.json").exists() or path.suffix == ".tok":
+    if is_store(path):
         return TokenSource(Store(path), classes)
     bar: list[Bar] = []
 
@@ -85,7 +92,7 @@ def data_spec(run: Run, source: Source) -> DataSpec:
     if x.ndim != 4:
         raise ConfigError(f"the evaluation pipeline ends in {x.ndim - 1}-d samples", "add 'embed' to run.evaluation")
     digest = "" if source.codebook is None else hashlib.sha256(source.codebook.numpy().tobytes()).hexdigest()
-    return DataSpec(source.stage, x.shape[1], (x.shape[2], x.shape[3]), source.classes, digest)
+    return DataSpec(source.stage, x.shape[1], (x.shape[2], x.shape[3]), source.classes, digest, source.grid)
 
 
 def build_model(run: Run, spec: DataSpec) -> nn.Module:
@@ -104,10 +111,58 @@ def build_objective(run: Run, model: nn.Module) -> Objective:
     return Combined(main, parts)
 
 
-def prepare(run: Run, data: Path, val: Path | None, out: Path, place: World, title: str, quiet: bool) -> Job:
+@dataclass(frozen=True)
+class Start:
+    """Weights to begin with, and where they come from."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    classes: tuple[str, ...] | None = None  # that its head tells apart, where known
+    grid: tuple[int, int] | None = None  # of its tokens, where known
+
+    @staticmethod
+    def read(path: Path) -> Start:
+        """Of a run, or of a checkpoint file: an exported model's, or other people's."""
+        if not path.exists():
+            raise InputError(f"no weights at {path}", "give a run or a checkpoint file")
+        if path.is_file():
+            return Start(path, read_weights(path))
+        run, spec, checkpoint = _open_run(path)
+        with torch.device("meta"):
+            model = run.model.build(spec.channels, spec.grid, len(spec.classes))
+        return Start(path, model_tensors(checkpoint), spec.classes, getattr(model, "grid", None))
+
+    def fill(self, model: nn.Module, classes: tuple[str, ...], quiet: bool = True) -> None:
+        """Copy the weights; the stem, the head and the positions may be of other sizes."""
+        if not isinstance(model, Model):
+            raise ConfigError(f"a {type(model).__name__} cannot start from {self.path}", "leave out --start")
+        tensors = self.tensors
+        if self.classes not in (None, classes):  # as many, perhaps, but others
+            tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(model.head_names)}
+        try:
+            adopted = adopt(model, tensors, self.grid)
+        except TileworkError as error:
+            raise type(error)(f"{self.path}: {error.what}", error.hint) from error
+        fresh, resized = (
+            ", ".join(sorted({name.split(".")[0] for name in names})) or "nothing"
+            for names in (adopted.replaced, adopted.resized)
+        )
+        notice(f"starts from {self.path} (fresh: {fresh}; resized: {resized})", quiet)
+
+
+def prepare(
+    run: Run,
+    data: Path,
+    val: Path | None,
+    out: Path,
+    place: World,
+    title: str,
+    quiet: bool,
+    start: Path | None = None,
+) -> Job:
     """Check everything that can be checked before the first step, and put the job together."""
     if place.leads:
-        _claim(out, run)
+        _claim(out, run, start)
     source = open_source(data, run.size, run.max_broken, quiet=quiet or not place.leads)
     run.objective.check(source.classes, run.fit.total_steps(len(source)))
     for chain in (run.augment, run.evaluation):
@@ -123,11 +178,14 @@ def prepare(run: Run, data: Path, val: Path | None, out: Path, place: World, tit
         check_chain(chain, source.stage, "pixels" if isinstance(model, Tokenizer) else _takes(model))
     if judge is not None and data_spec(run, judge).codebook != spec.codebook:
         raise InputError(f"{val} has another codebook than {data}", "tokenize it with the same tokenizer")
+    if start is not None:
+        Start.read(start).fill(model, source.classes, quiet or not place.leads)
     objective = build_objective(run, model)
     if place.leads:
         make_directory(out)
         write(out / CONFIG, to_yaml(run).encode())
-        write_json(out / DATA, {**asdict(spec), "train": str(data), "val": str(val) if val else None})
+        paths = {"train": data, "val": val, "start": start}
+        write_json(out / DATA, {**asdict(spec), **{k: str(v) if v else None for k, v in paths.items()}})
         if isinstance(source, TokenSource):
             tensors = {"codebook": source.store.codebook, "used": source.store.used}
             write(out / CODEBOOK, save(tensors))
@@ -176,13 +234,16 @@ def _takes(model: nn.Module) -> Stage:
     return model.takes
 
 
-def _claim(out: Path, run: Run) -> None:
+def _claim(out: Path, run: Run, start: Path | None) -> None:
     """Refuse a directory that holds something else."""
     if is_free(out):
         return
     if not (out / CONFIG).is_file():
         raise OutputError(f"{out} holds other files", "choose another --out")
-    if read_yaml(out / CONFIG) != encode(run):
+    same = read_yaml(out / CONFIG) == encode(run)
+    if same and (out / DATA).is_file():
+        same = _read_json(out / DATA).get("start") == (str(start) if start else None)
+    if not same:
         raise OutputError(f"{out} holds another run", "choose another --out, or repeat its settings to go on with it")
 
 
@@ -194,30 +255,53 @@ def train(
     device: str = "auto",
     title: str = "train",
     quiet: bool = False,
+    start: Path | str | None = None,
 ) -> Result:
-    """Run a recipe on data, from the newest checkpoint in `out` if there is one, and write results.json."""
-    out = Path(out)
+    """Run a recipe on data, from the newest checkpoint in `out` if there is one, and write results.json.
+
+    start: a run or a checkpoint file whose weights to begin with.
+    """
     with world(device) as place:
-        job = prepare(run, Path(data), Path(val) if val else None, out, place, title, quiet)
-        result = fit(job)
-        if place.leads:
-            write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
+        judge, begin = (Path(path) if path else None for path in (val, start))
+        return train_in(place, run, Path(data), judge, begin, Path(out), title, quiet)
+
+
+def train_in(
+    place: World, run: Run, data: Path, val: Path | None, start: Path | None, out: Path, title: str, quiet: bool
+) -> Result:
+    """`train` among processes that know each other already."""
+    job = prepare(run, data, val, out, place, title, quiet, start)
+    result = fit(job)
+    if place.leads:
+        write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
     return result
+
+
+def _read_json(path: Path) -> Plain:
+    try:
+        plain = json.loads(path.read_bytes())
+        if not isinstance(plain, dict):
+            raise ValueError("no object")
+        return plain
+    except (OSError, ValueError) as error:
+        raise DamageError(f"{path} is not JSON", f"restore it ({error})") from error
+
+
+def _open_run(path: Path) -> tuple[Run, DataSpec, Path]:
+    """Settings of a run, its data's shape, and its newest checkpoint."""
+    if not (path / CONFIG).is_file() or not (path / DATA).is_file():
+        raise InputError(f"no run in {path}", "give a directory that 'tilework train' wrote")
+    run: Run = decode(Run, read_yaml(path / CONFIG))
+    plain = {k: v for k, v in _read_json(path / DATA).items() if k not in ("train", "val", "start")}
+    checkpoint = latest_checkpoint(path / "checkpoints")
+    if checkpoint is None:
+        raise InputError(f"{path} has no checkpoint yet", "wait for the first one")
+    return run, decode(DataSpec, plain), checkpoint
 
 
 def load_run(path: Path) -> tuple[Run, DataSpec, nn.Module]:
     """A finished or running run: its settings, its data's shape, and the weights that evaluation uses."""
-    if not (path / CONFIG).is_file() or not (path / DATA).is_file():
-        raise InputError(f"no run in {path}", "give a directory that 'tilework train' wrote")
-    run: Run = decode(Run, read_yaml(path / CONFIG))
-    try:
-        plain = json.loads((path / DATA).read_bytes())
-    except ValueError as error:
-        raise DamageError(f"{path / DATA} is not JSON", f"restore it ({error})") from error
-    spec: DataSpec = decode(DataSpec, {k: v for k, v in plain.items() if k not in ("train", "val")})
-    checkpoint = latest_checkpoint(path / "checkpoints")
-    if checkpoint is None:
-        raise InputError(f"{path} has no checkpoint yet", "wait for the first one")
+    run, spec, checkpoint = _open_run(path)
     model = build_model(run, spec)
     load_model_weights(checkpoint, model)
     return run, spec, model
@@ -259,10 +343,10 @@ def _judge(
     return classify(model, source, bind(run.evaluation, source, device), device)
 
 
-def plan(run: Run, data: Path, val: Path | None, device: str) -> Plain:
+def plan(run: Run, data: Path, val: Path | None, device: str, start: Path | None = None) -> Plain:
     """What a run would do and cost, measured on a few steps; leaves nothing behind."""
     with TemporaryDirectory() as folder, world(device) as place:
-        job = prepare(run, data, val, Path(folder) / "run", place, "plan", quiet=True)
+        job = prepare(run, data, val, Path(folder) / "run", place, "plan", quiet=True, start=start)
         seconds, steps = time_steps(job)
     parameters = sum(p.numel() for p in job.objective.parameters())
     return {

@@ -34,6 +34,26 @@ class Run:
     fit: FitConfig = field(default_factory=FitConfig)
 
 
+@dataclass(frozen=True)
+class Link:
+    """A run of a chain; its data are given on the line."""
+
+    name: str  # of its directory
+    run: Run
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Runs one after another, each from the weights of the one before; only the stem changes with the input."""
+
+    links: tuple[Link, ...]
+
+    def __post_init__(self) -> None:
+        names = [link.name for link in self.links]
+        if not names or len(set(names)) < len(names) or not all(n.isidentifier() for n in names):
+            raise ValueError("the links of a chain need different names of letters and digits")
+
+
 Recipe = Callable[[], Run]
 recipes: Registry[Recipe] = Registry("recipe")
 
@@ -41,3 +61,12 @@ recipes: Registry[Recipe] = Registry("recipe")
 def recipe(function: Recipe) -> Recipe:
     """File a recipe under the name of its function."""
     return recipes.add(function.__name__)(function)
+
+
+Chained = Callable[[], Chain]
+chains: Registry[Chained] = Registry("chain")
+
+
+def chain(function: Chained) -> Chained:
+    """File a chain under the name of its function."""
+    return chains.add(function.__name__)(function)

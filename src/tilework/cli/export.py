@@ -1,0 +1,48 @@
+"""`tilework export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from tilework.cli.arguments import Json, OptionalPath
+from tilework.cli.output import show
+
+Onnx = Annotated[bool, arg(help="Write an ONNX graph too, from raw input to logits.", help_behavior_hint="")]
+
+
+def export(
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    /,
+    out: Path,
+    onnx: Onnx = False,
+    data: OptionalPath = None,
+    json: Json = False,
+) -> None:
+    """Write the model of a run for inference, without what only training needs.
+
+    Try:
+      tilework export runs/token --out model
+      tilework export runs/token --out model --onnx --data val.tok
+
+    Args:
+        run: Directory that 'tilework train' wrote.
+        out: New directory: weights, settings, codebook, graph.
+        data: Token store or image folder to compare outputs on, instead of random input; the ONNX graph takes its grid.
+    """
+    from tilework.recipes.export import export_run
+
+    made = export_run(run, out, onnx, data)
+    values = {
+        "model": str(out),
+        "input": made.stage,
+        "classes": len(made.classes),
+        "files": {file.name: file.stat().st_size for file in sorted(out.iterdir())},
+        "compared": made.compared,
+        "max_difference": made.max_difference,
+    }
+    if made.onnx is not None:
+        values |= {"onnx_input": made.onnx.input, "onnx_max_difference": made.onnx.max_difference}
+    show(values, json)

@@ -1,0 +1,102 @@
+"""Runs one after another, each from the weights of the one before (SeiT: 21k tokens, then 1k tokens, then pixels)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tilework.augment import check_chain
+from tilework.core.config import encode, read_yaml, to_yaml
+from tilework.core.distributed import world
+from tilework.core.errors import ConfigError, InputError, OutputError
+from tilework.core.files import is_free, make_directory, write, write_json
+from tilework.data import ImageFolder, ImageSource, Source, TokenSource
+from tilework.models import Model
+from tilework.recipes.build import RESULTS, Start, build_model, data_spec, is_store, train_in
+from tilework.recipes.run import Chain
+from tilework.store import Store
+from tilework.train import Result
+from tilework.train.checkpoint import latest_checkpoint
+
+CHAIN = "chain.yaml"
+
+
+def places(chain: Chain, out: Path) -> list[Path]:
+    """The directory of each run: OUT/1-NAME, OUT/2-NAME, ..."""
+    return [out / f"{number}-{link.name}" for number, link in enumerate(chain.links, 1)]
+
+
+def train_chain(
+    chain: Chain,
+    data: Sequence[Path],
+    val: Sequence[Path | None],
+    out: Path,
+    device: str = "auto",
+    title: str = "train",
+    quiet: bool = False,
+    start: Path | None = None,
+) -> Result:
+    """Train every link on its data; the same call again goes on inside the link that was under way."""
+    check_links(chain, data, val, start)
+    with world(device) as place:
+        if place.leads:
+            _claim(chain, out)
+        for number, (link, where) in enumerate(zip(chain.links, places(chain, out), strict=True)):
+            name = f"{title} {number + 1}/{len(chain.links)} {link.name}"
+            result = train_in(place, link.run, data[number], val[number], start, where, name, quiet)
+            start = where
+        if place.leads:
+            write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
+    return result
+
+
+def _claim(chain: Chain, out: Path) -> None:
+    """Refuse a directory that holds something else, or a chain with a link torn out."""
+    if is_free(out):
+        make_directory(out)
+        write(out / CHAIN, to_yaml(chain).encode())
+    elif not (out / CHAIN).is_file():
+        raise OutputError(f"{out} holds other files", "choose another --out")
+    elif read_yaml(out / CHAIN) != encode(chain):
+        raise OutputError(f"{out} holds another chain", "choose another --out, or repeat its settings to go on with it")
+    before: Path | None = None
+    for where in places(chain, out):
+        begun = latest_checkpoint(where / "checkpoints") is not None
+        if begun and before is not None and not (before / RESULTS).is_file():
+            raise InputError(f"{where} goes on from {before}, which is missing or unfinished", f"restore {before}")
+        before = where
+
+
+def check_links(chain: Chain, data: Sequence[Path], val: Sequence[Path | None], start: Path | None) -> None:
+    """Refuse, before the first step, data that do not fit their links and links that do not fit each other."""
+    if not len(chain.links) == len(data) == len(val):
+        raise ConfigError(
+            f"the chain has {len(chain.links)} links, but {len(data)} data sets and {len(val)} to evaluate on",
+            "give --data and --val as many paths ('none' for no evaluation)",
+        )
+    before = Start.read(start) if start is not None else None
+    for link, path, judge in zip(chain.links, data, val, strict=True):
+        source = _glance(path, link.run.size)
+        if judge is not None:
+            _glance(judge, link.run.size, source.classes)
+        for steps in (link.run.augment, link.run.evaluation):
+            check_chain(steps, source.stage)
+        model = build_model(link.run, data_spec(link.run, source))
+        if not isinstance(model, Model):
+            raise ConfigError(f"link '{link.name}' trains a {type(model).__name__}", "chain classifiers only")
+        for steps in (link.run.augment, link.run.evaluation):
+            check_chain(steps, source.stage, model.takes)
+        if before is not None:
+            before.fill(model, source.classes)
+        before = Start(Path(link.name), model.state_dict(), source.classes, model.grid)
+
+
+def _glance(path: Path, size: tuple[int, int], classes: tuple[str, ...] | None = None) -> Source:
+    """The data at a path, of a folder one image only."""
+    if not path.exists():
+        raise InputError(f"no such data: {path}", "give a token store or a folder of images")
+    if is_store(path):
+        return TokenSource(Store(path), classes)
+    return ImageSource.read(ImageFolder.open(path, classes).take(np.arange(1)), size, max_broken=1.0)
