@@ -54,6 +54,11 @@ COMMANDS = {
         "train",
         "Train a model by a recipe or a chain of them; the same command again goes on where it stopped.",
     ),
+    "compare": (
+        "compare",
+        "compare",
+        "Storage against accuracy on your own images: pixels, samples of them, small ones, bad ones, and tokens.",
+    ),
     "export": ("export", "export", "Write the model of a run for inference, without what only training needs."),
     "eval": ("eval", "evaluate", "Measure a trained model on a token store or an image folder."),
     "doctor": (

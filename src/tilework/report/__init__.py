@@ -1,6 +1,23 @@
 """Pictures and pages for people."""
 
-from tilework.report.figures import code_pictures, confusion, curves, predictions, rows_of_pictures, trade
+from tilework.report.figures import (
+    code_pictures,
+    confusion,
+    curves,
+    predictions,
+    rows_of_pictures,
+    storage_accuracy,
+    trade,
+)
 from tilework.report.page import Page
 
-__all__ = ["Page", "code_pictures", "confusion", "curves", "predictions", "rows_of_pictures", "trade"]
+__all__ = [
+    "Page",
+    "code_pictures",
+    "confusion",
+    "curves",
+    "predictions",
+    "rows_of_pictures",
+    "storage_accuracy",
+    "trade",
+]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 BLUE, ORANGE, GREEN, RED, GREY = "#2f6db5", "#d9822b", "#2e8b57", "#c23b3b", "#5b6570"
 COLOURS = (ORANGE, BLUE, GREEN, RED)
@@ -137,6 +137,45 @@ def trade(points: Mapping[str, tuple[float, float]]) -> bytes:
     axes.set(xlabel="bytes per training image (log)", ylabel="validation accuracy (%)")
     _plain(axes)
     return _png(figure)
+
+
+def storage_accuracy(points: Sequence[tuple[str, float, float, float]]) -> bytes:
+    """Accuracy against storage, log axis (SeiT, figure 1). points: (KIND:VALUE, bytes, accuracy, deviation)."""
+    figure = Figure(figsize=(8.2, 5.0), layout="constrained")
+    axes = figure.subplots()
+    kinds = list(dict.fromkeys(name.split(":")[0] for name, *_ in points))
+    palette = (*COLOURS, "#7d5ba6", "#00868b", "#8c6d31", "#b03a8c", GREY)
+    for number, kind in enumerate(kinds):
+        mine = sorted((p for p in points if p[0].split(":")[0] == kind), key=lambda p: p[1])
+        colour = palette[number % len(palette)]
+        _, sizes, accuracies, deviations = zip(*mine, strict=True)
+        axes.errorbar(sizes, [100 * a for a in accuracies], [100 * d for d in deviations], color=colour, fmt="o-",
+                      linewidth=1, markersize=7, capsize=3, label=kind)  # fmt: skip
+    taken: list[tuple[float, float]] = []
+    spread = max(1e-3, max(a for _, _, a, _ in points) - min(a for _, _, a, _ in points))
+    for name, size, accuracy, _ in sorted(points, key=lambda p: -p[2]):
+        near = sum(abs(np.log10(size / s)) < 0.35 and abs(accuracy - a) < 0.045 * spread for s, a in taken)
+        taken.append((size, accuracy))
+        side = -1 if near % 2 else 1  # neighbours are named on either side
+        axes.annotate(name, (size, 100 * accuracy), (8 * side, -3), textcoords="offset points",
+                      ha="left" if side > 0 else "right", fontsize=8, color=GREY)  # fmt: skip
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: _bytes(size)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.margins(x=0.18, y=0.08)
+    axes.set(xlabel="storage of the training set (log)", ylabel="validation accuracy (%)")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    _plain(axes)
+    return _png(figure)
+
+
+def _bytes(size: float) -> str:
+    """A size in words: 2.6 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
 
 
 def _shorten(name: str, length: int = 14) -> str:

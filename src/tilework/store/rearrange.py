@@ -81,6 +81,12 @@ def merge(
     gather(out, [(store, np.arange(len(store))) for store in stores], codec, columns, progress)
 
 
+def random_rank(count: int, seed: int) -> np.ndarray:
+    """A number for each of `count` images, a function of the seed, to choose by. Returns (count,) int64."""
+    high, low = words(seed, 0, np.arange(count), "subset", 2).T
+    return (high << 31) ^ low
+
+
 def pick_fraction(store: Store, fraction: float, seed: int = 0, score: str = "") -> np.ndarray:
     """A share of each class, at least one image: at random, or those with the highest score. Sorted places."""
     if not 0 < fraction <= 1:
@@ -90,9 +96,12 @@ def pick_fraction(store: Store, fraction: float, seed: int = 0, score: str = "")
         if rank.shape != (len(store),):
             raise InputError(f"column '{score}' has shape {rank.shape}", "one number per image is needed")
     else:
-        high, low = words(seed, 0, np.arange(len(store)), "subset", 2).T
-        rank = (high << 31) ^ low
-    labels = store.column("label")
+        rank = random_rank(len(store), seed)
+    return first_of_each(store.column("label"), rank, fraction)
+
+
+def first_of_each(labels: np.ndarray, rank: np.ndarray, fraction: float) -> np.ndarray:
+    """A share of each class, at least one, those of the lowest rank. labels, rank: (N,); returns sorted places."""
     chosen = []
     for label in np.unique(labels):
         places = np.flatnonzero(labels == label)

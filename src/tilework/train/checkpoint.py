@@ -63,6 +63,11 @@ def load_checkpoint(
     return int(state["step"])
 
 
+def objective_tensors(path: Path) -> dict[str, Tensor]:
+    """Everything the objective kept, its model among it."""
+    return _tensors(path, "objective", _state(path))
+
+
 def model_tensors(path: Path) -> dict[str, Tensor]:
     """The weights that evaluation uses: the averaged ones where the run kept them."""
     state = _state(path)

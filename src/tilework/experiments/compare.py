@@ -1,0 +1,462 @@
+"""Storage against accuracy on one's own images: the rows of SeiT's table B.5 and its figure 1.
+
+Every row is stored for real, measured in bytes, trained with the same model for the same number of steps, and
+evaluated on the same validation images. Rows are written KIND, KIND:VALUE or KIND:VALUE@SEEDS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from PIL import Image
+
+from tilework.augment import Augment, CentreCrop
+from tilework.core.config import resolve
+from tilework.core.distributed import pick_device
+from tilework.core.errors import ConfigError, InputError, OutputError
+from tilework.core.files import is_free, new_directory, sha256, write, write_json
+from tilework.core.registry import Registry, nearest
+from tilework.data import ImageFolder, ImageSource
+from tilework.data.images import open_image, to_rgb
+from tilework.experiments.runner import Outcome, Trial, run_trial, summarise, with_seed
+from tilework.experiments.scores import read_scores, scored, write_scores
+from tilework.experiments.statistics import pooled_deviation, resolvable
+from tilework.recipes import Chain, Link, Run, recipes
+from tilework.recipes.build import open_source
+from tilework.report import storage_accuracy
+from tilework.store import Store
+from tilework.store.rearrange import first_of_each, random_rank
+from tilework.tokenizers import load_tokenizer
+from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.train.log import Bar, counted, notice
+
+STATE, RESULTS, TABLE, PLOT = "compare.json", "results.json", "table.md", "storage-accuracy.png"
+RESIZED_QUALITY = 90  # of the JPEG files of the resolution rows
+
+
+Storing: TypeAlias = "Callable[[Compare, str], Stored]"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a row keeps on disk, and the run that learns from it."""
+
+    run: Run | Chain
+    data: tuple[Path, ...]
+    val: tuple[Path | None, ...]
+    bytes: int
+    samples: int
+    kept: str  # in words
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kind of row: `check` refuses a bad value before anything is written, `store` makes what is kept."""
+
+    check: Callable[[Compare, str], object]
+    store: Callable[[Compare, str], Stored]
+
+
+rows: Registry[Row] = Registry("row")
+
+
+def row(name: str, check: Callable[[Compare, str], object]) -> Callable[[Storing], Storing]:
+    """File a function that stores a kind of row under its name."""
+
+    def file(store: Storing) -> Storing:
+        rows.add(name)(Row(check, store))
+        return store
+
+    return file
+
+
+@dataclass
+class Compare:
+    """One comparison in one directory; what is done is not done again."""
+
+    images: Path
+    val: Path
+    out: Path
+    names: Sequence[str]
+    tokenizers: Sequence[Path]
+    settings: Sequence[str] = ()  # over every run
+    pixel_recipe: str = "plain_pixel_cpu"
+    token_recipes: Sequence[str] = ("seit_cpu", "seit_f16_cpu")  # the first whose crop fits the grid
+    plain_recipes: Sequence[str] = ("seit_plain_cpu",)
+    deviation: float = 0.01  # between seeds, assumed before any is known
+    device: str = "auto"
+    quiet: bool = False
+    _stored: dict[str, Stored] = field(default_factory=dict, init=False, repr=False)
+
+    def plan(self) -> dict[str, Any]:
+        """What would be done, after all checks."""
+        plan = self._check()
+        smallest = resolvable(self.deviation, 1, 1)
+        return {
+            "images": len(ImageFolder.open(self.images)),
+            "rows": {name: seeds for name, (*_, seeds) in zip(self.names, plan, strict=True)},
+            "runs": sum(seeds for *_, seeds in plan),
+            "steps_per_run": steps_of(self.recipe(self.pixel_recipe)),
+            "smallest_difference": f"{100 * smallest:.1f} points, between rows of one seed, if seeds differ by "
+            f"{100 * self.deviation:g} points",
+        }
+
+    def run(self) -> dict[str, Any]:
+        """All rows; returns what results.json holds."""
+        plan = self._check()
+        self._claim()
+        runs, smallest = sum(seeds for *_, seeds in plan), 100 * resolvable(self.deviation, 1, 1)
+        notice(
+            f"{counted(runs, 'run')}; if seeds differ by {100 * self.deviation:g} points, two rows of one seed are "
+            f"told apart from {smallest:.1f} points on",
+            self.quiet,
+        )
+        outcomes: list[Outcome] = []
+        for kind, value, seeds in plan:
+            name = f"{kind}:{value}" if value else kind
+            stored = self._stored[name] = rows[kind].store(self, value)
+            for seed in range(seeds):
+                trial = Trial(name, seed, with_seed(stored.run, seed), stored.data, stored.val)
+                outcomes.append(run_trial(trial, self.out, self.device, self.quiet))
+                results = self._report(outcomes)
+        return results
+
+    def _check(self) -> list[tuple[str, str, int]]:
+        """Refuse what cannot work before anything is written; returns the rows as kind, value, seeds."""
+        plan = [parse_row(name) for name in self.names]
+        if not plan or len({(kind, value) for kind, value, _ in plan}) < len(plan):
+            raise ConfigError("a row is named twice or none at all", "name each once, with @SEEDS for several seeds")
+        classes = ImageFolder.open(self.images).classes
+        if missing := set(classes) - set(ImageFolder.open(self.val).classes):
+            raise InputError(f"{self.val} lacks the class '{min(missing)}' of {self.images}", "both need the same ones")
+        ImageFolder.open(self.val, classes)
+        for path in self.tokenizers:
+            load_tokenizer(path)
+        for kind, value, _ in plan:
+            rows[kind].check(self, value)
+        for recipe in (self.pixel_recipe, *self.token_recipes, *self.plain_recipes):
+            self.recipe(recipe)
+        return plan
+
+    def _claim(self) -> None:
+        state = {
+            "images": str(self.images),
+            "val": str(self.val),
+            "tokenizers": [sha256(path / "weights.safetensors") for path in self.tokenizers],
+            "settings": list(self.settings),
+            "recipes": [self.pixel_recipe, list(self.token_recipes), list(self.plain_recipes)],
+        }
+        if is_free(self.out):
+            write_json(self.out / STATE, state)
+        elif not (self.out / STATE).is_file():
+            raise OutputError(f"{self.out} holds other files", "choose another --out")
+        elif json.loads((self.out / STATE).read_bytes()) != state:
+            raise OutputError(f"{self.out} holds another comparison", "choose another --out or repeat its settings")
+
+    # what rows are made of
+
+    @cached_property
+    def folder(self) -> ImageFolder:
+        """The training images that can be read."""
+        source = open_source(self.images, self.recipe(self.pixel_recipe).size, 0.05, quiet=self.quiet)
+        assert isinstance(source, ImageSource)
+        return source.folder
+
+    def recipe(self, name: str) -> Run:
+        """A recipe with the settings of the comparison."""
+        return resolve(recipes[name](), None, self.settings)
+
+    def folder_row(self, kept: str, place: Path, folder: ImageFolder) -> Stored:
+        """Images in a folder, and the pixel recipe."""
+        return Stored(self.recipe(self.pixel_recipe), (place,), (self.val,), folder.bytes, len(folder), kept)
+
+    def write_folder(self, name: str, index: np.ndarray, save: Callable[[Path, Path], None]) -> ImageFolder:
+        """Some training images, each written by `save(from, to)`, as a folder of its own."""
+        place = self.out / "data" / name
+        if not place.exists():
+            bar = Bar(f"write {name}", len(index), quiet=self.quiet)
+            with new_directory(place) as root, ThreadPoolExecutor(os.cpu_count()) as pool:
+                for label in self.folder.classes:
+                    (root / label).mkdir(parents=True)
+
+                def write_one(i: int) -> None:
+                    label = self.folder.classes[int(self.folder.labels[i])]
+                    save(self.folder.paths[i], root / label / f"{i:08d}.jpg")
+
+                for done, _ in enumerate(pool.map(write_one, index.tolist()), 1):
+                    bar.update(done)
+            bar.close()
+        return ImageFolder.open(place, self.folder.classes)
+
+    def store(self, number: int, views: int = 1) -> tuple[Path, Path]:
+        """Stores of the training and the validation images by a tokenizer."""
+        path = self.tokenizers[number - 1]
+        tokenizer, card = load_tokenizer(path)
+        device = pick_device(self.device)
+        train = self.out / "data" / f"train-{number}{f'-views-{views}' if views > 1 else ''}.tok"
+        val = self.out / "data" / f"val-{number}{f'-views-{views}' if views > 1 else ''}.tok"
+        for place, root, many in ((train, self.images, views), (val, self.val, 1)):
+            if not place.exists():
+                folder = ImageFolder.open(root, ImageFolder.open(self.images).classes)
+                used = None if place == train else Store(train).used
+                bar = Bar(f"tokenize {place.name}", len(folder), quiet=self.quiet)
+                tokenize(folder, Tokenizing(tokenizer, card, device, views=many), place, used=used, progress=bar.update)
+                bar.close()
+        return train, val
+
+    def token_row(self, names: Sequence[str], number: int, views: int = 1) -> Stored:
+        """Tokens of the images, and the recipe that fits their grid."""
+        train, val = self.store(number, views)
+        store = Store(train)
+        run = self.fitting(names, (store.grid[0], store.grid[1]))
+        crops = f", {views} crops of each image" if views > 1 else ""
+        name, codec = self.tokenizers[number - 1].name, store.manifest.codec
+        kept = f"{store.grid[0]}x{store.grid[1]} codes of {name} ({codec}){crops}"
+        return Stored(run, (train,), (val,), sum(store.sizes.values()), len(store) * store.views, kept)
+
+    def fitting(self, names: Sequence[str], grid: tuple[int, int]) -> Run:
+        """The first of some recipes whose crop is seven eighths of a grid."""
+        for name in names:
+            run = self.recipe(name)
+            sizes = [step.size for step in run.evaluation if isinstance(step, CentreCrop)]
+            if sizes and sizes[-1] == (grid[0] * 7 // 8, grid[1] * 7 // 8):
+                return run
+        raise ConfigError(
+            f"no recipe of {', '.join(names)} takes codes of {grid[0]}x{grid[1]}", "use another tokenizer"
+        )
+
+    # what comes out
+
+    def _report(self, outcomes: list[Outcome]) -> dict[str, Any]:
+        summary = summarise(outcomes)
+        deviation, degrees = pooled_deviation([row["top1"] for row in summary.values()])
+        full = self.folder.bytes
+        table = []
+        for name, row in summary.items():
+            stored = self._stored[name]
+            seconds = [outcome.seconds for outcome in outcomes if outcome.trial.row == name]
+            table.append(
+                {
+                    "row": name,
+                    "kept": stored.kept,
+                    "augmentation": augmentation(stored.run),
+                    "bytes": stored.bytes,
+                    "bytes_per_image": stored.bytes / len(self.folder),
+                    "of_the_files": stored.bytes / full,
+                    "samples": stored.samples,
+                    "steps": steps_of(stored.run),
+                    **row,
+                    "seconds": [round(s, 1) for s in seconds],
+                }
+            )
+        results = {
+            "images": {"train": len(self.folder), "val": len(ImageFolder.open(self.val))},
+            "classes": len(self.folder.classes),
+            "assumed_deviation": self.deviation,
+            "deviation": deviation if degrees else None,
+            "degrees_of_freedom": degrees,
+            "rows": table,
+        }
+        write_json(self.out / RESULTS, results)
+        write(self.out / TABLE, markdown(results).encode())
+        points = [(r["row"], r["bytes"], r["mean"], r["deviation"] or 0.0) for r in table]
+        write(self.out / PLOT, storage_accuracy(points))
+        return results
+
+
+def parse_row(text: str) -> tuple[str, str, int]:
+    """KIND[:VALUE][@SEEDS] as kind, value and number of seeds."""
+    name, at, seeds = text.partition("@")
+    kind, _, value = name.partition(":")
+    if at and not (seeds.isdecimal() and int(seeds) > 0):
+        raise ConfigError(f"row '{text}' has '{seeds}' seeds", "write a number after @, such as tokens@3")
+    if kind not in rows:
+        raise ConfigError(f"unknown row '{kind}'", nearest(kind, rows))
+    return kind, value, int(seeds or 1)
+
+
+def steps_of(run: Run | Chain) -> int:
+    """Steps of a run, of a chain in all; 0 where epochs decide."""
+    return sum(link.run.fit.steps for link in run.links) if isinstance(run, Chain) else run.fit.steps
+
+
+def augmentation(run: Run | Chain) -> str:
+    """What a run does to its input, by name."""
+    if isinstance(run, Chain):
+        return "; ".join(f"{link.name}: {augmentation(link.run)}" for link in run.links)
+    quiet = ("embed", "normalise")  # what every run of its kind does
+    names = [Augment.choices.name_of(type(step)) for step in run.augment]
+    return ", ".join(name for name in names if name not in quiet) or "none"
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The table for people."""
+    lines = [
+        "| row | kept | augmentation | samples | bytes per image | of the files | accuracy | from the first row |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for i, row in enumerate(results["rows"]):
+        spread = f" ± {100 * row['deviation']:.1f}" if row["deviation"] is not None else ""
+        apart = f"{100 * row['difference']:+.1f}"
+        if row["resolved"] is None:
+            apart += " (one seed)"
+        elif not row["resolved"]:
+            apart += " (*not resolved*)"
+        lines.append(
+            f"| {row['row']} | {row['kept']} | {row['augmentation']} | {row['samples']:,} | "
+            f"{row['bytes_per_image']:,.0f} | {row['of_the_files']:.1%} | {100 * row['mean']:.1f}{spread} | "
+            f"{'' if i == 0 else apart} |"
+        )
+    if results["deviation"] is not None:
+        smallest = resolvable(results["deviation"], 1, 1, results["degrees_of_freedom"])
+        lines.append(
+            f"\nDeviation between seeds {100 * results['deviation']:.2f} points ({results['degrees_of_freedom']} "
+            f"degrees of freedom): two rows of one seed are told apart from {100 * smallest:.1f} points on."
+        )
+    return "\n".join(lines) + "\n"
+
+
+# the rows
+
+
+def _nothing(self: Compare, text: str) -> None:
+    if text:
+        raise ConfigError(f"a row has a value '{text}' that it does not take", "leave it out")
+
+
+def _share(self: Compare, text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 < share <= 1:
+        raise ConfigError(f"'{text}' is no share", "write a number above 0 and at most 1, such as uniform:0.2")
+    return share
+
+
+def _quality(self: Compare, text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 95:
+        raise ConfigError(f"'{text}' is no JPEG quality", "write a number from 1 to 95, such as jpeg:10")
+    return int(text)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.write_bytes(source.read_bytes())
+
+
+@row("pixels", _nothing)
+def pixels(self: Compare, value: str) -> Stored:
+    """All images as they are; scores are gathered on the way."""
+    row = self.folder_row("all files as they are", self.images, self.folder)
+    assert isinstance(row.run, Run)
+    return replace(row, run=scored(row.run, len(self.folder)))
+
+
+@row("uniform", _share)
+def uniform(self: Compare, value: str) -> Stored:
+    """A share of each class at random."""
+    index = first_of_each(self.folder.labels, random_rank(len(self.folder), 0), _share(self, value))
+    folder = self.write_folder(f"uniform-{value}", index, _copy)
+    return self.folder_row(f"{value} of each class at random", folder.root, folder)
+
+
+@row("score", _share)
+def score(self: Compare, value: str) -> Stored:
+    """The share of each class that is learnt earliest and most steadily by the full pixel run."""
+    first = pixels(self, "")
+    trial = Trial("pixels", 0, with_seed(first.run, 0), first.data, first.val)
+    run_trial(trial, self.out, self.device, self.quiet)
+    scores = read_scores(self.out / trial.place / "run")
+    write_scores(self.out / "scores", scores, self.folder)
+    index = first_of_each(self.folder.labels, -scores, _share(self, value))
+    folder = self.write_folder(f"score-{value}", index, _copy)
+    return self.folder_row(f"{value} of each class, best learnt by row pixels", folder.root, folder)
+
+
+@row("resolution", _share)
+def resolution(self: Compare, value: str) -> Stored:
+    """All images at a share of their side lengths."""
+    factor = _share(self, value)
+
+    def save(source: Path, target: Path) -> None:
+        with open_image(source) as image:
+            rgb = to_rgb(image)
+        size = tuple(max(1, round(side * factor)) for side in rgb.size)
+        rgb.resize((size[0], size[1]), Image.Resampling.BICUBIC).save(target, quality=RESIZED_QUALITY)
+
+    folder = self.write_folder(f"resolution-{value}", np.arange(len(self.folder)), save)
+    return self.folder_row(f"sides x{value}, JPEG quality {RESIZED_QUALITY}", folder.root, folder)
+
+
+@row("jpeg", _quality)
+def jpeg(self: Compare, value: str) -> Stored:
+    """All images at a JPEG quality."""
+    quality = _quality(self, value)
+
+    def save(source: Path, target: Path) -> None:
+        with open_image(source) as image:
+            to_rgb(image).save(target, "JPEG", quality=quality)
+
+    folder = self.write_folder(f"jpeg-{value}", np.arange(len(self.folder)), save)
+    return self.folder_row(f"JPEG quality {value}", folder.root, folder)
+
+
+def _number(self: Compare, text: str) -> int:
+    if (text and not text.isdecimal()) or not 1 <= int(text or 1) <= len(self.tokenizers):
+        raise ConfigError(f"no tokenizer {text or 1}", f"give --tokenizer; there are {len(self.tokenizers)}")
+    return int(text or 1)
+
+
+@row("tokens", _number)
+def tokens(self: Compare, value: str) -> Stored:
+    """Tokens with SeiT's augmentation; the value is the number of the tokenizer."""
+    return self.token_row(self.token_recipes, _number(self, value))
+
+
+@row("plain", _number)
+def plain(self: Compare, value: str) -> Stored:
+    """Tokens with random crops only."""
+    return self.token_row(self.plain_recipes, _number(self, value))
+
+
+def _views(self: Compare, text: str) -> int:
+    _number(self, "")
+    if not text.isdecimal() or not 2 <= int(text) <= 64:
+        raise ConfigError(f"'{text}' is no number of views", "write a number from 2 to 64, such as views:2")
+    return int(text)
+
+
+@row("views", _views)
+def views(self: Compare, value: str) -> Stored:
+    """Several random crops of each image as tokens."""
+    return self.token_row(self.token_recipes, 1, _views(self, value))
+
+
+def _chain(self: Compare, text: str) -> None:
+    _nothing(self, text)
+    _number(self, "")
+
+
+@row("chain", _chain)
+def chain(self: Compare, value: str) -> Stored:
+    """Two thirds of the steps on tokens, the rest on pixels; both are stored."""
+    first, second = tokens(self, ""), self.folder_row("", self.images, self.folder)
+    assert isinstance(first.run, Run)
+    assert isinstance(second.run, Run)
+    links = Chain((Link("tokens", shorter(first.run, 2 / 3)), Link("pixels", shorter(second.run, 1 / 3))))
+    kept = f"{first.kept}, then all files"
+    return Stored(links, first.data + second.data, (None, self.val), first.bytes + second.bytes, second.samples, kept)
+
+
+def shorter(run: Run, share: float) -> Run:
+    """The same run for a share of its steps or epochs."""
+    fit = run.fit
+    return replace(run, fit=replace(fit, steps=round(fit.steps * share), epochs=round(fit.epochs * share)))

@@ -1,0 +1,121 @@
+"""A list of runs, executed one after another, each resumable: what every table of results is made with.
+
+OUT/runs/ROW/seed-N holds one run; a run that has its results is not repeated. OUT/trials.json names them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, stdev
+from time import monotonic
+from typing import Any
+
+from tilework.core.config import encode
+from tilework.core.errors import OutputError
+from tilework.core.files import make_directory, write_json
+from tilework.experiments.statistics import pooled_deviation, resolvable
+from tilework.recipes import Chain, Link, Run, train, train_chain
+from tilework.recipes.build import RESULTS
+
+TRIAL = "trial.json"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a table."""
+
+    row: str
+    seed: int
+    run: Run | Chain
+    data: tuple[Path, ...]
+    val: tuple[Path | None, ...]
+
+    @property
+    def place(self) -> Path:
+        """Its directory below that of the table."""
+        return Path("runs") / self.row.replace(":", "-").replace("/", "-") / f"seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trial ended."""
+
+    trial: Trial
+    metrics: dict[str, float]
+    seconds: float  # of all calls that worked on it
+
+
+def with_seed(run: Run | Chain, seed: int) -> Run | Chain:
+    """The same settings from another seed: order, augmentation and first weights."""
+    if isinstance(run, Chain):
+        links = ((link.name, with_seed(link.run, seed)) for link in run.links)
+        return Chain(tuple(Link(name, one) for name, one in links if isinstance(one, Run)))
+    return replace(run, fit=replace(run.fit, seed=seed))
+
+
+def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False) -> Outcome:
+    """Run one, or go on with it, or read what it gave."""
+    place = out / trial.place
+    settings = {"run": encode(trial.run), "data": [str(p) for p in trial.data], "val": [str(p) for p in trial.val]}
+    known = json.loads((place / TRIAL).read_bytes()) if (place / TRIAL).is_file() else {**settings, "seconds": 0.0}
+    if {**known, "seconds": 0.0} != {**settings, "seconds": 0.0}:
+        raise OutputError(f"{place} holds another trial", "choose another --out, or repeat its settings")
+    if not (place / "run" / RESULTS).is_file():
+        make_directory(place)
+        write_json(place / TRIAL, known)
+        begun, title = monotonic(), f"{trial.row} seed {trial.seed}"
+        try:
+            if isinstance(trial.run, Chain):
+                train_chain(trial.run, trial.data, trial.val, place / "run", device, title, quiet)
+            else:
+                train(trial.run, trial.data[0], trial.val[0], place / "run", device, title, quiet)
+        finally:
+            known["seconds"] += monotonic() - begun
+            write_json(place / TRIAL, known)
+    metrics = json.loads((place / "run" / RESULTS).read_bytes())
+    return Outcome(trial, metrics, known["seconds"])
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    out: Path,
+    device: str = "auto",
+    quiet: bool = False,
+    after: Callable[[list[Outcome]], None] = lambda done: None,
+) -> list[Outcome]:
+    """Run all of them in order; `after` sees what is done after each."""
+    done: list[Outcome] = []
+    for trial in trials:
+        done.append(run_trial(trial, out, device, quiet))
+        after(done)
+    return done
+
+
+def summarise(outcomes: Sequence[Outcome], metric: str = "top1") -> dict[str, dict[str, Any]]:
+    """Mean and spread of each row over its seeds, and the smallest difference from the first row it can tell.
+
+    The deviation between seeds is pooled over the rows that have several.
+    """
+    rows: dict[str, dict[int, float]] = {}
+    for outcome in outcomes:
+        rows.setdefault(outcome.trial.row, {})[outcome.trial.seed] = outcome.metrics[metric]
+    deviation, degrees = pooled_deviation([list(values.values()) for values in rows.values()])
+    first = next(iter(rows.values()), {})
+    table: dict[str, dict[str, Any]] = {}
+    for name, values in rows.items():
+        numbers = list(values.values())
+        smallest = resolvable(deviation, len(numbers), len(first), degrees) if degrees else None
+        difference = mean(numbers) - mean(first.values())
+        table[name] = {
+            "seeds": list(values),
+            metric: numbers,
+            "mean": mean(numbers),
+            "deviation": stdev(numbers) if len(numbers) > 1 else None,
+            "difference": difference,
+            "resolvable": smallest,
+            "resolved": None if smallest is None else abs(difference) > smallest,
+        }
+    return table
