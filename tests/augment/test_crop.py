@@ -21,9 +21,14 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 
 
 def slow_warp(x: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:
-    """The same resampling by torch's general sampler."""
-    places = F.affine_grid(affine, [len(x), x.shape[1], *grid], align_corners=False)
-    return F.grid_sample(x, places, mode="bicubic", padding_mode="border", align_corners=False)
+    """The same one by one: the box of whole places is cut out, then resized by torch."""
+    sides = torch.tensor([x.shape[2], x.shape[3]] * 2)
+    cut = []
+    for one, box in zip(x, torch.stack(boxes(affine), 1) * sides, strict=True):
+        top, left, height, width = box.round().int().tolist()
+        inner = one[None, :, top : top + height, left : left + width]
+        cut.append(F.interpolate(inner, grid, mode="bicubic", align_corners=False))
+    return torch.cat(cut)
 
 
 @dataclass(frozen=True)
@@ -78,14 +83,13 @@ def test_identity_box_returns_the_input() -> None:
     assert torch.allclose(warp_axes(x, whole(2), (13, 8)), x, atol=1e-5)
 
 
-def test_any_box_equals_the_general_sampler() -> None:
+def test_any_box_equals_cutting_out_and_resizing() -> None:
     x = noise(16, 3, 12, 20)
-    corner, extent = torch.rand(2, 2, 16, generator=torch.Generator().manual_seed(1))
-    affine = box_affine(corner[0] * (1 - extent[0]), corner[1] * (1 - extent[1]), extent[0], extent[1])
+    affine = RandomResizedCrop().sample(Draws(0, 0, torch.arange(16)), make_batch(16, 3, 12, 20))
     assert torch.allclose(warp_axes(x, affine, (9, 7)), slow_warp(x, affine, (9, 7)), atol=2e-5)
 
 
-def test_mirrored_axis_equals_the_general_sampler() -> None:
+def test_mirrored_axis_is_a_flip() -> None:
     x = noise(2, 3, 6, 6)
     affine = whole(2) * torch.tensor([-1.0, 1.0, 1.0])
     assert torch.allclose(warp_axes(x, affine, (6, 6)), x.flip(-1), atol=1e-5)
@@ -146,15 +150,15 @@ def test_area_and_aspect_keep_their_limits_where_the_box_fits(height: int, width
     fits = (h < 1) & (w < 1)
     assert fits.sum() > 2000
     area, aspect = (h * w)[fits], (w * width / (h * height))[fits]
-    assert area.min() >= 0.1 - 1e-5
-    assert area.max() <= 0.6 + 1e-5
-    assert aspect.min() >= 0.5 - 1e-4
-    assert aspect.max() <= 3.0 + 1e-4
+    assert area.min() >= 0.1 * 0.85  # sides are rounded to whole places
+    assert area.max() <= 0.6 * 1.06
+    assert aspect.min() >= 0.5 * 0.85
+    assert aspect.max() <= 3.0 * 1.15
 
 
 def test_limits_are_used_to_the_full() -> None:
     crop = RandomResizedCrop(area=(0.1, 0.5), aspect=(0.5, 2.0))  # every box fits a square
-    batch = make_batch(4000, 1, 16, 16)
+    batch = make_batch(4000, 1, 512, 512)  # fine enough for rounding not to matter
     _, _, h, w = boxes(crop.sample(Draws(0, 0, batch.index), batch))
     area, aspect = h * w, (w / h).log2()
     assert area.mean().item() == pytest.approx(0.3, abs=0.01)  # uniform

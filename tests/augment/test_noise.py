@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tilework.augment import EmbeddingNoise, apply_all
+from tilework.augment.noise import Noise
 from tilework.core.batch import Batch, Target
 from tilework.core.rng import Draws
 
@@ -38,5 +39,8 @@ def test_variance_is_one_part_per_channel_and_one_per_element(scale: float) -> N
 
 def test_input_is_added_to() -> None:
     batch = Batch(torch.randn(4, 2, 3, 3), Target.hard(torch.zeros(4, dtype=torch.int64)), torch.arange(4))
-    p = torch.randn(4, 2, 3, 3)
-    assert torch.equal(EmbeddingNoise().apply(batch, p).x, batch.x + p)
+    p = Noise(torch.tensor([3, 1]), torch.randn(2, 2, 3, 3))
+    out = EmbeddingNoise().apply(batch, p).x
+    for i, noise in ((3, p.values[0]), (1, p.values[1])):
+        assert torch.equal(out[i], batch.x[i] + noise)
+    assert torch.equal(out[::2], batch.x[::2])

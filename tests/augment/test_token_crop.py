@@ -41,13 +41,19 @@ def test_whole_image_against_one_hot(size: tuple[int, int]) -> None:
     assert torch.allclose(out, expected, atol=1e-5)
 
 
-def test_inner_box_against_one_hot() -> None:
-    """A box inside the grid reads its neighbours where a cut-out repeats its edge: equal two places from the border."""
-    ids, box = make_batch(4, (32, 24)).x, (5, 3, 20, 16)
-    shares = torch.tensor([5 / 32, 3 / 24, 20 / 32, 16 / 24]).expand(4, 4).unbind(1)
-    out = crop_codes(ids, CODEBOOK, box_affine(*shares), (28, 28))
-    expected = torch.stack([one_hot_crop(one, box, (28, 28)) for one in ids])
-    assert torch.allclose(out[..., 3:-3, 4:-4], expected[..., 3:-3, 4:-4], atol=1e-5)
+@pytest.mark.parametrize("grid", [(32, 32), (20, 13)])
+def test_random_crops_against_one_hot(grid: tuple[int, int]) -> None:
+    batch = make_batch(40, grid)
+    affine = TokenCrop().sample(Draws(1, 0, batch.index), batch)
+    out = crop_codes(batch.x, CODEBOOK, affine, (28, 28))
+    for ids, map_, found in zip(batch.x, affine, out, strict=True):
+        height, width = float(map_[1, 1]) * grid[0], float(map_[0, 0]) * grid[1]
+        top = (float(map_[1, 2]) + 1 - float(map_[1, 1])) / 2 * grid[0]
+        left = (float(map_[0, 2]) + 1 - float(map_[0, 0])) / 2 * grid[1]
+        box = [top, left, height, width]
+        assert box == pytest.approx([round(n) for n in box], abs=1e-4)  # whole places
+        whole = (round(top), round(left), round(height), round(width))
+        assert torch.allclose(found, one_hot_crop(ids, whole, (28, 28)), atol=2e-5)
 
 
 @pytest.mark.parametrize("standardise", [False, True])

@@ -9,6 +9,7 @@ B batch | C channels | H, W input grid | h, w output grid
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 from typing import Any
 
 import torch
@@ -29,15 +30,18 @@ def cubic(x: Tensor, a: float = -0.75) -> Tensor:
 
 
 def interpolation_taps(scale: Tensor, shift: Tensor, source: int, target: int) -> tuple[Tensor, Tensor]:
-    """The four places each output reads and their bicubic weights, edges repeated; one axis.
+    """The four places each output reads and their bicubic weights; one axis.
 
+    The edges of the box are repeated, as if it had been cut out first.
     scale, shift: (B,) output to input; returns int64 and float32, (B, target, 4) both.
     """
     centres = (torch.arange(target, device=scale.device) * 2 + 1) / target - 1  # (target,) in [-1, 1]
     at = ((scale[:, None] * centres + shift[:, None] + 1) * source - 1) / 2  # (B, target) in input places
     base = at.floor()
     tap = torch.arange(-1, 3, device=scale.device)
-    return (base[..., None] + tap).clamp_(0, source - 1).long(), cubic((at - base)[..., None] - tap)
+    low, high = (((shift + sign * scale.abs() + 1) * (source / 2)).round()[:, None, None] for sign in (-1, 1))
+    places = (base[..., None] + tap).clamp(low, high - 1).clamp_(0, source - 1)
+    return places.long(), cubic((at - base)[..., None] - tap)
 
 
 def interpolation_matrix(scale: Tensor, shift: Tensor, source: int, target: int) -> Tensor:
@@ -76,7 +80,7 @@ def box_affine(top: Tensor, left: Tensor, height: Tensor, width: Tensor) -> Tens
 @Augment.choices.add("random_resized_crop")
 @dataclass(frozen=True)
 class RandomResizedCrop(Augment):
-    """A box of random area and aspect, resized to a fixed grid by bicubic interpolation."""
+    """A box of whole places, of random area and aspect, resized to a fixed grid by bicubic interpolation."""
 
     size: tuple[int, int] = (28, 28)
     area: tuple[float, float] = (0.08, 1.0)
@@ -85,12 +89,14 @@ class RandomResizedCrop(Augment):
     def sample(self, draws: Draws, batch: Batch) -> Tensor:
         """Output-to-input maps, (B, 2, 3). The box is clipped to the image where the aspect does not fit."""
         u = draws.uniform("random_resized_crop", 4)  # (B, 4)
-        area = self.area[0] + (self.area[1] - self.area[0]) * u[:, 0]
-        low, high = (torch.tensor(a).log().item() for a in self.aspect)
-        aspect = torch.exp(low + (high - low) * u[:, 1]) * batch.x.shape[-2] / batch.x.shape[-1]
-        width = (area * aspect).sqrt().clamp(max=1)
-        height = (area / aspect).sqrt().clamp(max=1)
-        return box_affine(u[:, 2] * (1 - height), u[:, 3] * (1 - width), height, width)
+        rows, columns = batch.x.shape[-2:]
+        area = (self.area[0] + (self.area[1] - self.area[0]) * u[:, 0]) * (rows * columns)
+        low, high = log(self.aspect[0]), log(self.aspect[1])
+        aspect = torch.exp(low + (high - low) * u[:, 1])
+        width = (area * aspect).sqrt().round().clamp(1, columns)
+        height = (area / aspect).sqrt().round().clamp(1, rows)
+        top, left = (u[:, 2] * (rows - height + 1)).floor(), (u[:, 3] * (columns - width + 1)).floor()
+        return box_affine(top / rows, left / columns, height / rows, width / columns)
 
     def apply(self, batch: Batch, p: Tensor) -> Batch:
         """x: (B, C, H, W) to (B, C, h, w); columns follow."""

@@ -61,9 +61,13 @@ class Mix:
         return F.interpolate(self.own[:, None], (height, width), mode="area")[:, 0]
 
     def apply(self, x: Tensor) -> Tensor:
-        """Mix a map with its partners. x: (B, C, H, W)."""
-        own = self.at(x.shape[2], x.shape[3])[:, None].to(x.dtype)
-        return x * own + x[self.partner] * (1 - own)
+        """Mix a map with its partners; bytes become numbers. x: (B, C, H, W)."""
+        x = x if x.is_floating_point() else x.float()
+        own = self.at(x.shape[2], x.shape[3]).to(x.dtype)
+        if x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
+            return torch.lerp(x.index_select(0, self.partner), x, own[:, None])
+        y = x.permute(0, 2, 3, 1)  # channels lie together in memory, and stay so
+        return torch.lerp(y.index_select(0, self.partner), y, own[..., None]).permute(0, 3, 1, 2)
 
 
 class Column(Protocol):
