@@ -436,3 +436,100 @@ def test_python_surface(store: Path) -> None:
     assert callable(tilework.evaluate)
     with pytest.raises(AttributeError, match="nothing_like_it"):
         _ = tilework.nothing_like_it
+
+
+SMALL_CHAIN = [
+    f"links.{link}.run.{setting}"
+    for link in (0, 1)
+    for setting in ("fit.batch=12", "fit.steps=2", "model.width=16", "model.heads=2", "model.depth=1")
+]
+SMALL_CHAIN += ["links.0.run.augment.0.size=[8,8]", "links.0.run.evaluation.1.size=[8,8]"]
+SMALL_CHAIN += ["links.1.run.size=[32,32]", "links.1.run.model.stem.patch=8"]
+SMALL_CHAIN += ["links.1.run.augment.0.size=[32,32]", "links.1.run.evaluation.0.size=[32,32]"]
+
+
+def test_a_chain_from_tokens_to_pixels(
+    images: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "chain"
+    chain = [
+        "train",
+        "seit_to_pixels_cpu",
+        *SMALL_CHAIN,
+        "--data",
+        store,
+        images,
+        "--val",
+        "none",
+        images,
+        "--out",
+        out,
+    ]
+    assert run(*chain, "--dry-run", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {name: (link["input"], link["grid"]) for name, link in shown.items()} == {
+        "pretrain": ("ids", [8, 8]),
+        "pixels": ("pixels", [32, 32]),
+    }
+    assert not out.exists()
+    assert run(*chain) == 0
+    said = capsys.readouterr()
+    assert f"starts from {out / '1-pretrain'} (fresh: patch_embed; resized: nothing)" in said.err
+    assert "top1" in said.out
+    assert run(*chain, "--json") == 0
+    ended = json.loads(capsys.readouterr().out)
+    assert (ended["run"], ended["steps"]) == (str(out), 2)
+    assert run("eval", out / "2-pixels", "--data", images, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["top1"] == pytest.approx(ended["top1"])
+    assert not (tmp_path / "none").exists()
+    assert "another chain" in fails(capsys, 7, *chain[:2], "links.1.run.fit.seed=1", *chain[2:])
+    tuned = ["train", "demo_pixel", "size=[32,32]", "augment.1.size=[32,32]", "model.stem.patch=8", *SMALL_VIT[:-1]]
+    rest = ["--data", images, "--start", out / "2-pixels", "--out"]
+    assert run(*tuned, *rest, tmp_path / "tuned") == 0
+    assert "(fresh: nothing; resized: nothing)" in capsys.readouterr().err
+    assert "another model" in fails(capsys, 4, *tuned, "model.depth=2", *rest, tmp_path / "deep")
+    assert not (tmp_path / "deep").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "words"),
+    [
+        ("seit_to_pixels_cpu", (1, 1), "the chain has 2 links, but 1 data sets and 1 to evaluate on: give"),
+        ("seit_to_pixels_cpu", (2, 1), "2 data sets and 1 to evaluate on: give"),
+        ("seit_to_pixels_cpu", (3, 3), "the chain has 2 links, but 3 data sets"),
+        ("demo_token", (2, 1), "'demo_token' is one run, not a chain: give --data and --val one path each"),
+        ("demo_token", (1, 2), "'demo_token' is one run, not a chain"),
+    ],
+)
+def test_a_wrong_number_of_paths(
+    name: str, counts: tuple[int, int], words: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, val = ([store] * count for count in counts)
+    arguments = ["train", name, "--data", *data, "--val", *val, "--out", tmp_path / "out"]
+    assert words in fails(capsys, 4, *arguments)
+    assert words in fails(capsys, 4, *arguments, "--dry-run")
+    assert not (tmp_path / "out").exists()
+
+
+def test_chains_are_listed_and_shown(
+    images: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("recipes") == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "seit_to_pixels_cpu      Tokens, then pixels." in shown
+    assert any(line.startswith("seit_three_stages ") for line in shown)
+    assert run("recipes", "seit_to_pixels_cpu") == 0
+    text = capsys.readouterr().out
+    assert text.startswith("links:\n- name: pretrain\n")
+    file = tmp_path / "mine.yaml"
+    file.write_text(text.replace("seed: 0", "seed: 5"))
+    given = ["--config", file, "--data", store, images, "--out", tmp_path / "out"]
+    assert run("train", "seit_to_pixels_cpu", *SMALL_CHAIN, *given, "--json") == 0
+    assert (tmp_path / "out/chain.yaml").read_text().count("seed: 5") == 2
+    assert run("recipes", "seit_to_pixels_cpu", "--json") == 0
+
+
+@pytest.mark.xfail(strict=True, reason="only recipes are searched for the nearest name")
+@pytest.mark.parametrize("command", [["recipes"], ["train", "--data", "x", "y", "--out", "z"]])
+def test_the_nearest_chain_is_named(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean 'seit_to_pixels_cpu'" in fails(capsys, 4, command[0], "seit_to_pixel_cpu", *command[1:])

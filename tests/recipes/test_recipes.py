@@ -1,4 +1,4 @@
-"""Every recipe builds, trains two steps, and survives YAML; senseless combinations are refused."""
+"""Every recipe builds, trains two steps, and survives YAML, chains too; senseless combinations are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from small_data import write_images, write_store
-from tilework.augment import CentreCrop, Embed, Flip, Normalise, apply_all
+from tilework.augment import CentreCrop, Embed, Flip, Normalise, RandomResizedCrop, apply_all
 from tilework.core.config import decode, encode, read_yaml_text, resolve, to_yaml
 from tilework.core.distributed import World
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
@@ -20,12 +20,12 @@ from tilework.data import ImageFolder
 from tilework.layers.stems import TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import Extra, Run, evaluate_run, plan, prepare, recipes, train
+from tilework.recipes import Chain, Extra, Run, chains, check_links, evaluate_run, plan, prepare, recipes, train
 from tilework.recipes.build import build_model, build_objective, data_spec, load_run
 from tilework.store import StoreWriter
 from tilework.tokenizers import load_tokenizer, save_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
-from tilework.train import FitConfig, fit
+from tilework.train import FitConfig, fit, time_steps
 
 CPU = World(0, 1, torch.device("cpu"))
 
@@ -49,25 +49,66 @@ def test_recipe_survives_yaml(name: str) -> None:
     assert "Paper:" in document
 
 
-def full_size_data(run: Run, folder: Path) -> Path:
-    """Random data of the size a recipe asks for: tokens if it embeds, images otherwise."""
-    if any(isinstance(step, Embed) for step in run.augment):
-        rng = np.random.default_rng(0)
-        with StoreWriter(folder / "x.tok", rng.normal(size=(32, 8)), ["a", "b", "c"]) as writer:
-            count = 2 * run.fit.batch
-            writer.add(rng.integers(0, 32, (count, 16, 16)), np.arange(count) % 3, [str(i) for i in range(count)])
-        return folder / "x.tok"
-    return write_images(folder / "x", count=-(-2 * run.fit.batch // 3), side=32)
+def shrunk(run: Run) -> Run:
+    """A recipe with its pipeline, schedule and grids, but a network and a batch for a test."""
+    settings = ["fit.epochs=0", "fit.steps=2", "fit.batch=4", "fit.precision=fp32"]
+    settings += ["objective.warm_steps=1"] if hasattr(run.objective, "warm_steps") else []
+    vit = ["model.depth=2", "model.width=32", "model.heads=2"]
+    return resolve(run, None, settings + (vit if hasattr(run.model, "heads") else ["model.width=16"]))
+
+
+def code_grid(run: Run) -> tuple[int, int] | None:
+    """The grid of stored codes that a recipe is made for; None for pixels."""
+    if not any(isinstance(step, Embed) for step in run.evaluation):
+        return None
+    crops = [step.size for step in (*run.evaluation, *run.augment) if isinstance(step, CentreCrop | RandomResizedCrop)]
+    height, width = crops[0]
+    cut = any(isinstance(step, CentreCrop) for step in run.evaluation)
+    return (height * 8 // 7, width * 8 // 7) if cut else (height, width)
+
+
+def data_for(run: Run, path: Path) -> Path:
+    """Eight random samples of the kind and grid a recipe asks for."""
+    grid = code_grid(run)
+    if grid is None:
+        return write_images(path, classes=2, count=4)
+    rng = np.random.default_rng(0)
+    with StoreWriter(path, rng.normal(size=(32, 8)), ["class0", "class1"]) as writer:
+        writer.add(rng.integers(0, 32, (8, *grid)), np.arange(8) % 2, [str(i) for i in range(8)])
+    return path
 
 
 @pytest.mark.parametrize("name", list(recipes))
 def test_recipe_trains_two_steps(name: str, tmp_path: Path) -> None:
-    quick = ["objective.warm_steps=1"] if hasattr(recipes[name]().objective, "warm_steps") else []
-    run = resolve(recipes[name](), None, ["fit.epochs=0", "fit.steps=2", "fit.log_every=1", *quick])
-    job = prepare(run, full_size_data(run, tmp_path), None, tmp_path / "run", CPU, name, quiet=True)
-    assert fit(job).steps == 2
-    losses = [json.loads(line)["loss"] for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
-    assert all(np.isfinite(losses))
+    run = shrunk(recipes[name]())
+    job = prepare(run, data_for(run, tmp_path / "data"), None, tmp_path / "run", CPU, name, quiet=True)
+    losses: list[float] = []
+    job.objective.register_forward_hook(lambda module, inputs, out: losses.append(out["loss"].item()))
+    before = [value.detach().clone() for value in job.objective.parameters()]
+    time_steps(job, count=1)  # as in training, but nothing is saved
+    assert len(losses) == 2
+    assert np.isfinite(losses).all()
+    assert not all(map(torch.equal, before, job.objective.parameters()))
+    assert all(value.isfinite().all() for value in job.objective.parameters())
+
+
+@pytest.mark.parametrize("name", list(chains))
+def test_chain_survives_yaml_and_its_links_fit(name: str, tmp_path: Path) -> None:
+    chain = chains[name]()
+    assert decode(Chain, read_yaml_text(to_yaml(chain), name)) == chain
+    document = chains[name].__doc__ or ""
+    assert "tilework " in document, "the docstring says how to run it"
+    assert "Paper:" in document
+    small = Chain(tuple(replace(link, run=shrunk(link.run)) for link in chain.links))
+    data = [data_for(link.run, tmp_path / link.name) for link in small.links]
+    check_links(small, data, data, None)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == sorted(link.name for link in chain.links)
+
+
+@pytest.mark.parametrize("names", [(), ("a", "a"), ("a", "b/c"), ("..",)])
+def test_links_have_names_that_can_be_directories(names: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="different names"):
+        decode(Chain, {"links": [{"name": name, "run": encode(small())} for name in names]})
 
 
 def test_train_writes_everything_beside_the_run(store: Path, val_store: Path, tmp_path: Path) -> None:
