@@ -529,7 +529,6 @@ def test_chains_are_listed_and_shown(
     assert run("recipes", "seit_to_pixels_cpu", "--json") == 0
 
 
-@pytest.mark.xfail(strict=True, reason="only recipes are searched for the nearest name")
 @pytest.mark.parametrize("command", [["recipes"], ["train", "--data", "x", "y", "--out", "z"]])
 def test_the_nearest_chain_is_named(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'seit_to_pixels_cpu'" in fails(capsys, 4, command[0], "seit_to_pixel_cpu", *command[1:])

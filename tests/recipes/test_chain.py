@@ -355,13 +355,9 @@ BAD: list[tuple[Callable[[Call], Any], type[TileworkError], str]] = [
     (large_batch, ConfigError, "24 samples do not fill a batch of 64: lower fit.batch"),
     (one_class, InputError, "one class only .*: add a folder"),
 ]
-LATE = (val_of_tokens, val_of_another_tokenizer, large_batch, one_class)
-late = pytest.mark.xfail(strict=True, reason="refused only when its link begins")
 
 
-@pytest.mark.parametrize(
-    ("spoil", "kind", "words"), [pytest.param(*bad, marks=late if bad[0] in LATE else ()) for bad in BAD]
-)
+@pytest.mark.parametrize(("spoil", "kind", "words"), BAD)
 def test_bad_input_is_refused_before_the_first_step(
     spoil: Callable[[Call], Any],
     kind: type[TileworkError],
@@ -380,7 +376,6 @@ def test_bad_input_is_refused_before_the_first_step(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="the only image that is looked at")
 def test_a_broken_first_image_does_not_stop_a_chain(made: Made, tmp_path: Path) -> None:
     images = write_images(tmp_path / "images")
     (images / "class0/000.png").write_bytes(b"")
@@ -422,7 +417,6 @@ def test_a_link_torn_out_is_missed(gone: str, made: Made, tmp_path: Path, monkey
     assert written(out) == left
 
 
-@pytest.mark.xfail(strict=True, reason="the start of a link is compared as text")
 def test_a_chain_may_be_called_by_another_path_or_moved(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -255,14 +255,12 @@ def test_going_on_with_another_start_is_refused(made: Made, tmp_path: Path) -> N
     begin(TOKENS, made.store, first, made.run)
 
 
-@pytest.mark.xfail(strict=True, reason="compared as text")
 def test_a_start_may_be_given_by_another_path(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(made.run.parent)
     begin(TOKENS, made.store, tmp_path / "run", made.run)
     begin(TOKENS, made.store, tmp_path / "run", Path("run"))
 
 
-@pytest.mark.xfail(strict=True, reason="the last evaluation is written again")
 def test_a_finished_run_adds_nothing_to_its_log(made: Made, tmp_path: Path) -> None:
     logs = []
     for _ in range(2):

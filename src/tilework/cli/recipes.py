@@ -23,12 +23,16 @@ def recipes(name: Annotated[Positional[str | None], arg(metavar="NAME")] = None,
     from inspect import getdoc
 
     from tilework.core.config import encode, to_yaml
+    from tilework.core.errors import ConfigError
+    from tilework.core.registry import nearest
     from tilework.recipes import chains
     from tilework.recipes import recipes as runs
 
     known = {entry: runs[entry] for entry in runs} | {entry: chains[entry] for entry in chains}
     if name is not None:
-        run = (known.get(name) or runs[name])()  # the second says what is near
+        if name not in known:
+            raise ConfigError(f"unknown recipe '{name}'", nearest(name, known))
+        run = known[name]()
         print(text.dumps(encode(run), indent=2) if json else to_yaml(run), end="\n" if json else "")
         return
     lines = {entry: (getdoc(known[entry]) or "").splitlines()[0] for entry in known}

@@ -44,6 +44,7 @@ def train(
     """
     from tilework.core.config import resolve
     from tilework.core.errors import ConfigError
+    from tilework.core.registry import nearest
     from tilework.recipes import chains, check_links, plan, recipes, train_chain
     from tilework.recipes import train as run_recipe
 
@@ -56,6 +57,8 @@ def train(
             show({link.name: plan(link.run, path, judge, device) for link, path, judge in plans}, json)
             return
         result = train_chain(chain, data, judges, out, device, recipe, quiet=json, start=start)
+    elif recipe not in list(recipes):
+        raise ConfigError(f"unknown recipe '{recipe}'", nearest(recipe, [*recipes, *chains]))
     else:
         run = resolve(recipes[recipe](), config, settings)
         if len(data) != 1 or len(judges) != 1:

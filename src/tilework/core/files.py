@@ -61,13 +61,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def is_free(path: Path) -> bool:
-    """Whether a directory is absent or empty; refused where none can be."""
+    """Whether a directory is absent or empty but for a write cut short; refused where none can be."""
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
     if not there.is_dir():
         raise OutputError(f"{path} cannot be a directory", f"{there} is a file; choose another place")
     if not os.access(there, os.W_OK):
         raise OutputError(f"cannot write {path}", f"no permission in {there}; choose another place")
-    return there != path or not any(path.iterdir())
+    return there != path or all(p.name.startswith(".") and p.name.endswith(".tmp") for p in path.iterdir())
 
 
 def make_directory(path: Path) -> None:

@@ -136,6 +136,8 @@ class Resnet(Model):
             raise ConfigError("a ResNet cannot leave tokens out", "convolutions need whole maps: use a ViT")
         if track:
             raise ConfigError("a ResNet cannot follow the sources of a mixture", "it has no attention: use a ViT")
+        if self.config.width < 16:  # oneDNN's strided 1x1 convolutions write past their buffer, channels last
+            x = x.contiguous()
         stem = self.maxpool(F.relu(self.bn1(self.conv1(x))))  # (B, 64, H/4, W/4), or (B, 64, H, W) of tokens
         features = mix.apply(stem) if mix is not None and mix.after_stem else stem
         for i in range(4):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -150,6 +151,26 @@ class Start:
         notice(f"starts from {self.path} (fresh: {fresh}; resized: {resized})", quiet)
 
 
+def check_data(
+    run: Run, source: Source, judge: Source | None, data: Path, val: Path | None
+) -> tuple[DataSpec, nn.Module]:
+    """Refuse data that do not fit a run or each other; returns what the data are like and a fresh network."""
+    run.objective.check(source.classes, run.fit.total_steps(len(source)))
+    for chain in (run.augment, run.evaluation):
+        check_chain(chain, source.stage)
+    if judge is not None and (judge.stage, judge.grid) != (source.stage, source.grid):
+        raise InputError(f"{val} is not of the same kind as {data}", "use two stores, or two folders, alike")
+    spec = data_spec(run, source)
+    model = build_model(run, spec)
+    for chain in (run.augment, run.evaluation):
+        check_chain(chain, source.stage, "pixels" if isinstance(model, Tokenizer) else _takes(model))
+    if judge is not None and data_spec(run, judge).codebook != spec.codebook:
+        raise InputError(f"{val} has another codebook than {data}", "tokenize it with the same tokenizer")
+    if len(source) < run.fit.batch:
+        raise ConfigError(f"{len(source)} samples do not fill a batch of {run.fit.batch}", "lower fit.batch")
+    return spec, model
+
+
 def prepare(
     run: Run,
     data: Path,
@@ -163,28 +184,17 @@ def prepare(
     """Check everything that can be checked before the first step, and put the job together."""
     if place.leads:
         _claim(out, run, start)
-    source = open_source(data, run.size, run.max_broken, quiet=quiet or not place.leads)
-    run.objective.check(source.classes, run.fit.total_steps(len(source)))
-    for chain in (run.augment, run.evaluation):
-        check_chain(chain, source.stage)
-    judge = None
-    if val is not None:
-        judge = open_source(val, run.size, run.max_broken, source.classes, quiet or not place.leads)
-        if (judge.stage, judge.grid) != (source.stage, source.grid):
-            raise InputError(f"{val} is not of the same kind as {data}", "use two stores, or two folders, alike")
-    spec = data_spec(run, source)
-    model = build_model(run, spec)
-    for chain in (run.augment, run.evaluation):
-        check_chain(chain, source.stage, "pixels" if isinstance(model, Tokenizer) else _takes(model))
-    if judge is not None and data_spec(run, judge).codebook != spec.codebook:
-        raise InputError(f"{val} has another codebook than {data}", "tokenize it with the same tokenizer")
+    quiet_here = quiet or not place.leads
+    source = open_source(data, run.size, run.max_broken, quiet=quiet_here)
+    judge = None if val is None else open_source(val, run.size, run.max_broken, source.classes, quiet_here)
+    spec, model = check_data(run, source, judge, data, val)
     if start is not None:
         Start.read(start).fill(model, source.classes, quiet or not place.leads)
     objective = build_objective(run, model)
     if place.leads:
         make_directory(out)
         write(out / CONFIG, to_yaml(run).encode())
-        paths = {"train": data, "val": val, "start": start}
+        paths = {"train": data, "val": val, "start": _from(out, start)}
         write_json(out / DATA, {**asdict(spec), **{k: str(v) if v else None for k, v in paths.items()}})
         if isinstance(source, TokenSource):
             tensors = {"codebook": source.store.codebook, "used": source.store.used}
@@ -234,6 +244,11 @@ def _takes(model: nn.Module) -> Stage:
     return model.takes
 
 
+def _from(out: Path, start: Path | None) -> str | None:
+    """Where the start lies as seen from the run, so that a chain may move."""
+    return None if start is None else os.path.relpath(start, out)
+
+
 def _claim(out: Path, run: Run, start: Path | None) -> None:
     """Refuse a directory that holds something else."""
     if is_free(out):
@@ -242,7 +257,7 @@ def _claim(out: Path, run: Run, start: Path | None) -> None:
         raise OutputError(f"{out} holds other files", "choose another --out")
     same = read_yaml(out / CONFIG) == encode(run)
     if same and (out / DATA).is_file():
-        same = _read_json(out / DATA).get("start") == (str(start) if start else None)
+        same = _read_json(out / DATA).get("start") == _from(out, start)
     if not same:
         raise OutputError(f"{out} holds another run", "choose another --out, or repeat its settings to go on with it")
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tilework.augment import check_chain
 from tilework.core.config import encode, read_yaml, to_yaml
 from tilework.core.distributed import world
 from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.core.files import is_free, make_directory, write, write_json
 from tilework.data import ImageFolder, ImageSource, Source, TokenSource
 from tilework.models import Model
-from tilework.recipes.build import RESULTS, Start, build_model, data_spec, is_store, train_in
+from tilework.recipes.build import RESULTS, Start, check_data, is_store, train_in
 from tilework.recipes.run import Chain
 from tilework.store import Store
 from tilework.train import Result
@@ -79,24 +78,20 @@ def check_links(chain: Chain, data: Sequence[Path], val: Sequence[Path | None], 
     before = Start.read(start) if start is not None else None
     for link, path, judge in zip(chain.links, data, val, strict=True):
         source = _glance(path, link.run.size)
-        if judge is not None:
-            _glance(judge, link.run.size, source.classes)
-        for steps in (link.run.augment, link.run.evaluation):
-            check_chain(steps, source.stage)
-        model = build_model(link.run, data_spec(link.run, source))
+        judged = None if judge is None else _glance(judge, link.run.size, source.classes)
+        _, model = check_data(link.run, source, judged, path, judge)
         if not isinstance(model, Model):
             raise ConfigError(f"link '{link.name}' trains a {type(model).__name__}", "chain classifiers only")
-        for steps in (link.run.augment, link.run.evaluation):
-            check_chain(steps, source.stage, model.takes)
         if before is not None:
             before.fill(model, source.classes)
         before = Start(Path(link.name), model.state_dict(), source.classes, model.grid)
 
 
 def _glance(path: Path, size: tuple[int, int], classes: tuple[str, ...] | None = None) -> Source:
-    """The data at a path, of a folder one image only."""
+    """The data at a path; the images of a folder are counted, not read."""
     if not path.exists():
         raise InputError(f"no such data: {path}", "give a token store or a folder of images")
     if is_store(path):
         return TokenSource(Store(path), classes)
-    return ImageSource.read(ImageFolder.open(path, classes).take(np.arange(1)), size, max_broken=1.0)
+    folder = ImageFolder.open(path, classes)
+    return ImageSource(folder, size, _kept=np.broadcast_to(np.uint8(0), (len(folder), 3, *size)))

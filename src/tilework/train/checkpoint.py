@@ -35,7 +35,7 @@ def save_checkpoint(
         hashes = {file.name: sha256(file) for file in sorted(place.glob("*.safetensors"))}
         write_json(place / "state.json", {"version": VERSION, "step": step, "sha256": hashes})
     write(root / "latest", f"{name}\n".encode())
-    for old in sorted(root.glob("step-*"))[:-keep]:
+    for old in (*sorted(root.glob("step-*"))[:-keep], *root.glob(".step-*.tmp")):  # the latter of a save cut short
         shutil.rmtree(old)
 
 

@@ -125,7 +125,7 @@ class _Fit:
                     self._after(step + 1, stop)
                     self.job.after_step(step + 1)
             if not self.metrics:  # resumed at the very end
-                self._evaluate(self.total)
+                self._evaluate(self.total, log=False)  # it has the line
         finally:
             self.bar.close()
             self.log.close()
@@ -219,11 +219,12 @@ class _Fit:
                 f"lower fit.optim.lr or set fit.optim.clip; the samples are in {self.job.out}/nonfinite-*.jsonl",
             )
 
-    def _evaluate(self, done: int) -> None:
+    def _evaluate(self, done: int, log: bool = True) -> None:
         if self.job.evaluate is not None:
             self.metrics = self.job.evaluate(self.judged)
             shown = {f"val_{name}": round(value, 6) for name, value in self.metrics.items()}
-            self.log.write(step=done, epoch=done // self.loader.steps, **shown)
+            if log:
+                self.log.write(step=done, epoch=done // self.loader.steps, **shown)
             self.bar.update(done, note=_short(self.metrics))
 
 
