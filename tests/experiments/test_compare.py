@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,12 @@ def tiny_pixel() -> Run:
 
 def tiny_plain() -> Run:
     steps = (TokenCrop((7, 7)),), (Embed(), CentreCrop((7, 7)))
-    return Run(vit(TokenF16StemConfig()), ClassifyConfig(), *steps, fit=tiny_pixel().fit)
+    return Run(vit(TokenF16StemConfig()), ClassifyConfig(), *steps, codes=(8, 8), fit=tiny_pixel().fit)
 
 
 def tiny_token() -> Run:
     run = tiny_plain()
-    return Run(run.model, run.objective, (TokenEda(), *run.augment), run.evaluation, fit=run.fit)
+    return replace(run, augment=(TokenEda(), *run.augment))
 
 
 @pytest.fixture(autouse=True)

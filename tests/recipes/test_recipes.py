@@ -269,3 +269,13 @@ def test_plan_leaves_nothing_behind(store: Path, tmp_path: Path, monkeypatch: py
     model = build_model(small(), spec)
     assert found["parameters"] == sum(p.numel() for p in build_objective(small(), model).parameters())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "train.tok"]
+
+
+@pytest.mark.parametrize("name", ["seit_cpu", "seit_vit_b", "seit_f16_cpu"])
+def test_codes_of_another_grid_are_refused_before_the_first_step(name: str, tmp_path: Path) -> None:
+    run = resolve(recipes[name](), None, ["fit.batch=4"])
+    with StoreWriter(tmp_path / "x.tok", np.eye(4, 8), ["a", "b"]) as writer:
+        writer.add(np.zeros((8, 24, 24), int), np.arange(8) % 2, [str(i) for i in range(8)])
+    with pytest.raises(ConfigError, match=r"made for .* codes, .* has 24x24"):
+        prepare(run, tmp_path / "x.tok", None, tmp_path / "run", CPU, name, quiet=True)
+    assert not (tmp_path / "run").exists()

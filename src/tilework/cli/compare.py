@@ -49,7 +49,7 @@ def compare(
         out: Where everything goes: data of the rows, runs, results.json, table.md, a plot, scores.
         rows: Rows of the table, the first is what the others are compared with.
         pixel_recipe: Recipe of the rows with images.
-        token_recipe: Recipes of the token rows; the first whose crop fits the codes is taken.
+        token_recipe: Recipes of the token rows; the first that is made for the codes is taken.
         plain_recipe: The same for tokens without SeiT's augmentation.
         deviation: Between seeds, assumed until rows with several seeds show it.
     """

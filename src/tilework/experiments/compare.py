@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from PIL import Image
 
-from tilework.augment import Augment, CentreCrop
+from tilework.augment import Augment
 from tilework.core.config import resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError, OutputError
@@ -89,7 +89,7 @@ class Compare:
     tokenizers: Sequence[Path]
     settings: Sequence[str] = ()  # over every run
     pixel_recipe: str = "plain_pixel_cpu"
-    token_recipes: Sequence[str] = ("seit_cpu", "seit_f16_cpu")  # the first whose crop fits the grid
+    token_recipes: Sequence[str] = ("seit_cpu", "seit_f16_cpu")  # the first that is made for the grid
     plain_recipes: Sequence[str] = ("seit_plain_cpu",)
     deviation: float = 0.01  # between seeds, assumed before any is known
     device: str = "auto"
@@ -223,11 +223,9 @@ class Compare:
         return Stored(run, (train,), (val,), sum(store.sizes.values()), len(store) * store.views, kept)
 
     def fitting(self, names: Sequence[str], grid: tuple[int, int]) -> Run:
-        """The first of some recipes whose crop is seven eighths of a grid."""
+        """The first of some recipes that is made for a grid."""
         for name in names:
-            run = self.recipe(name)
-            sizes = [step.size for step in run.evaluation if isinstance(step, CentreCrop)]
-            if sizes and sizes[-1] == (grid[0] * 7 // 8, grid[1] * 7 // 8):
+            if (run := self.recipe(name)).codes in (None, grid):
                 return run
         raise ConfigError(
             f"no recipe of {', '.join(names)} takes codes of {grid[0]}x{grid[1]}", "use another tokenizer"

@@ -158,6 +158,12 @@ def check_data(
     run.objective.check(source.classes, run.fit.total_steps(len(source)))
     for chain in (run.augment, run.evaluation):
         check_chain(chain, source.stage)
+    if source.stage == "ids" and run.codes not in (None, source.grid):
+        made, found = (f"{grid[0]}x{grid[1]}" for grid in (run.codes, source.grid))
+        raise ConfigError(
+            f"the recipe is made for {made} codes, {data} has {found}",
+            "use a recipe or tokenizer that fits, or set codes=null and change the crops",
+        )
     if judge is not None and (judge.stage, judge.grid) != (source.stage, source.grid):
         raise InputError(f"{val} is not of the same kind as {data}", "use two stores, or two folders, alike")
     spec = data_spec(run, source)

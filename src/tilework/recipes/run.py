@@ -29,7 +29,8 @@ class Run:
     augment: tuple[Augment, ...]
     evaluation: tuple[Augment, ...]
     extra: tuple[Extra, ...] = ()
-    size: tuple[int, int] = (96, 96)  # of images, in pixels; token stores have their own grid
+    size: tuple[int, int] = (96, 96)  # of images, in pixels
+    codes: tuple[int, int] | None = None  # grid of the token stores it is made for; None: any that the crops fit
     max_broken: float = 0.05  # share of unreadable images above which a folder is refused
     fit: FitConfig = field(default_factory=FitConfig)
 

@@ -52,6 +52,7 @@ def token_run(
         objective=ClassifyConfig(smoothing=0.1),
         augment=(*edits, TokenCrop((crop, crop), area, standardise=standardise), *mixing, *noisy),
         evaluation=(Embed(standardise), CentreCrop((crop, crop))),
+        codes=(crop * 8 // 7, crop * 8 // 7),
         fit=fit,
     )
 

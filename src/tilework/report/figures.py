@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 BLUE, ORANGE, GREEN, RED, GREY = "#2f6db5", "#d9822b", "#2e8b57", "#c23b3b", "#5b6570"
 COLOURS = (ORANGE, BLUE, GREEN, RED)
@@ -140,31 +140,31 @@ def trade(points: Mapping[str, tuple[float, float]]) -> bytes:
 
 
 def storage_accuracy(points: Sequence[tuple[str, float, float, float]]) -> bytes:
-    """Accuracy against storage, log axis (SeiT, figure 1). points: (KIND:VALUE, bytes, accuracy, deviation)."""
-    figure = Figure(figsize=(8.2, 5.0), layout="constrained")
+    """Accuracy against storage, log axis (SeiT, figure 1). points: (KIND or KIND:VALUE, bytes, accuracy, deviation)."""
+    figure = Figure(figsize=(8.2, 4.6), layout="constrained")
     axes = figure.subplots()
-    kinds = list(dict.fromkeys(name.split(":")[0] for name, *_ in points))
+    kinds: dict[str, list[tuple[str, float, float, float]]] = {}
+    for name, *numbers in points:
+        kind, _, value = name.partition(":")
+        kinds.setdefault(kind, []).append((value, *numbers))  # type: ignore[arg-type]
     palette = (*COLOURS, "#7d5ba6", "#00868b", "#8c6d31", "#b03a8c", GREY)
-    for number, kind in enumerate(kinds):
-        mine = sorted((p for p in points if p[0].split(":")[0] == kind), key=lambda p: p[1])
-        colour = palette[number % len(palette)]
-        _, sizes, accuracies, deviations = zip(*mine, strict=True)
-        axes.errorbar(sizes, [100 * a for a in accuracies], [100 * d for d in deviations], color=colour, fmt="o-",
-                      linewidth=1, markersize=7, capsize=3, label=kind)  # fmt: skip
-    taken: list[tuple[float, float]] = []
-    spread = max(1e-3, max(a for _, _, a, _ in points) - min(a for _, _, a, _ in points))
-    for name, size, accuracy, _ in sorted(points, key=lambda p: -p[2]):
-        near = sum(abs(np.log10(size / s)) < 0.35 and abs(accuracy - a) < 0.045 * spread for s, a in taken)
-        taken.append((size, accuracy))
-        side = -1 if near % 2 else 1  # neighbours are named on either side
-        axes.annotate(name, (size, 100 * accuracy), (8 * side, -3), textcoords="offset points",
-                      ha="left" if side > 0 else "right", fontsize=8, color=GREY)  # fmt: skip
+    for number, (kind, mine) in enumerate(kinds.items()):
+        values, sizes, accuracies, deviations = zip(*sorted(mine, key=lambda p: p[1]), strict=True)
+        heights, colour = [100 * a for a in accuracies], palette[number % len(palette)]
+        spread = [100 * d for d in deviations] if any(deviations) else None
+        line = "o-" if all(values) else "o"  # rows without a value have no order
+        axes.errorbar(sizes, heights, spread, color=colour, fmt=line, linewidth=1, markersize=7, capsize=3, label=kind)
+        for value, size, height in zip(values, sizes, heights, strict=True):
+            axes.annotate(value, (size, height), (0, 7), color=colour, textcoords="offset points", ha="center",
+                          fontsize=8)  # fmt: skip
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: _bytes(size)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.margins(x=0.18, y=0.08)
+    for set_formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        set_formatter(FuncFormatter(lambda size, _: _bytes(size)))
+    axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    axes.tick_params(axis="x", which="minor", labelsize=8)
+    axes.margins(x=0.08, y=0.12)
     axes.set(xlabel="storage of the training set (log)", ylabel="validation accuracy (%)")
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     _plain(axes)
     return _png(figure)
 
