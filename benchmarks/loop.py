@@ -3,7 +3,7 @@
     python benchmarks/loop.py [--json]
 
 32x32 grids of 391 codes with 32 dimensions; store, order, Token-EDA, Token-RRC to 28x28, CutMix, Emb-Noise, loss,
-update, logging. overhead: a line through the medians of steps at batches of 16, 64 and 256 around a model that averages
+update, logging. overhead: a line through the mean steps at batches of 16, 64 and 256 around a model that averages
 the map and classifies. step_seconds: the loop's step around a ViT-Ti and a bare step (forward, backward, update) on a
 ready tensor, taking turns, batch 32; ratio is the median of the pairs' with quartiles.
 """
@@ -72,13 +72,14 @@ class Bench:
         augment = tuple(step.bind(codebook) for step in chain)
         return Job(Classify(model), self.source, augment, config, self.folder / str(self.number), CPU, quiet=True)
 
-    def step_seconds(self, batch: int, steps: int = 60) -> float:
-        """Median seconds of a step around the almost empty model."""
-        job, times = self.job(Average(), batch, steps), [perf_counter()]
+    def step_seconds(self, batch: int) -> float:
+        """Mean seconds of a step around the almost empty model, reading ahead included."""
+        part = self.source.together // batch  # steps of which the samples are decoded at once
+        job, times = self.job(Average(), batch, 3 * part + 1), [perf_counter()]
         job.out.mkdir(parents=True)
         job.after_step = lambda step: times.append(perf_counter())
         fit(job)
-        return float(np.median(np.diff(times)[10:-1]))  # without warming up, and the last, which saves
+        return (times[-2] - times[part]) / (len(times) - 2 - part)  # not the first ones, nor the last, which saves
 
     def pairs(self, batch: int = 32) -> tuple[list[float], list[float]]:
         """Seconds of steps in the loop and of bare steps, taking turns."""

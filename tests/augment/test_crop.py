@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.augment import CentreCrop, Embed, RandomResizedCrop, apply_all
-from tilework.augment.crop import box_affine, cubic, interpolation_matrix, warp_axes
+from tilework.augment.crop import box_affine, interpolation_matrix, interpolation_taps, warp_axes
 from tilework.core.batch import Batch, Mix, Target
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
@@ -107,9 +107,20 @@ def test_weights_of_every_place_sum_to_one() -> None:
     assert torch.allclose(matrix.sum(2), torch.ones(3, 17), atol=1e-5)
 
 
-def test_kernel_values() -> None:
-    assert cubic(torch.tensor([0.0, 1.0, -1.0, 2.0, 2.5])).tolist() == [1, 0, 0, 0, 0]
-    assert cubic(torch.tensor([0.5, -0.5, 1.5])).tolist() == pytest.approx([0.59375, 0.59375, -0.09375])
+def test_weights_are_the_cubic_kernel() -> None:
+    """Keys' kernel by its two pieces, at the distance of each place."""
+
+    def kernel(x: float, a: float = -0.75) -> float:
+        x = abs(x)
+        return (a + 2) * x**3 - (a + 3) * x**2 + 1 if x <= 1 else a * (x**3 - 5 * x**2 + 8 * x - 4) if x < 2 else 0.0
+
+    places, weights = interpolation_taps(torch.tensor([0.43]), torch.tensor([0.1]), 50, 9)
+    for i in range(9):
+        at = ((0.43 * ((2 * i + 1) / 9 - 1) + 0.1 + 1) * 50 - 1) / 2
+        expected = [kernel(at - int(place)) for place in places[0, i]]
+        if places[0, i].unique().numel() == 4:  # not at the edge of the box
+            assert weights[0, i].tolist() == pytest.approx(expected, abs=1e-5)
+    assert torch.allclose(weights.sum(-1), torch.ones(1, 9), atol=1e-6)
 
 
 def test_embedding_first_equals_one_hot_maps_first() -> None:
@@ -158,7 +169,8 @@ def test_area_and_aspect_keep_their_limits_where_the_box_fits(height: int, width
 
 def test_limits_are_used_to_the_full() -> None:
     crop = RandomResizedCrop(area=(0.1, 0.5), aspect=(0.5, 2.0))  # every box fits a square
-    batch = make_batch(4000, 1, 512, 512)  # fine enough for rounding not to matter
+    batch = make_batch(4000, 1, 1, 1)
+    batch = batch.changed(x=batch.x.expand(-1, -1, 512, 512))  # fine enough for rounding not to matter
     _, _, h, w = boxes(crop.sample(Draws(0, 0, batch.index), batch))
     area, aspect = h * w, (w / h).log2()
     assert area.mean().item() == pytest.approx(0.3, abs=0.01)  # uniform

@@ -9,6 +9,7 @@ B batch | C channels | H, W input grid | h, w output grid
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log
 from typing import Any
 
@@ -20,13 +21,14 @@ from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
+# Keys' cubic convolution with a = -0.75, the constant torch's bicubic interpolation uses: weights of the places
+# -1, 0, 1, 2 (columns) as polynomials of how far the point lies beyond place 0 (rows: powers 0 to 3)
+CUBIC = ((0.0, 1.0, 0.0, 0.0), (-0.75, 0.0, 0.75, 0.0), (1.5, -2.25, 1.5, -0.75), (-0.75, 1.25, -1.25, 0.75))
 
-def cubic(x: Tensor, a: float = -0.75) -> Tensor:
-    """Keys' cubic kernel, with the constant torch's bicubic interpolation uses."""
-    x = x.abs()
-    near = ((a + 2) * x - (a + 3)) * x * x + 1
-    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-    return torch.where(x <= 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
+
+@lru_cache
+def _cubic(device: torch.device) -> Tensor:
+    return torch.tensor(CUBIC, device=device)
 
 
 def interpolation_taps(scale: Tensor, shift: Tensor, source: int, target: int) -> tuple[Tensor, Tensor]:
@@ -35,13 +37,17 @@ def interpolation_taps(scale: Tensor, shift: Tensor, source: int, target: int) -
     The edges of the box are repeated, as if it had been cut out first.
     scale, shift: (B,) output to input; returns int64 and float32, (B, target, 4) both.
     """
-    centres = (torch.arange(target, device=scale.device) * 2 + 1) / target - 1  # (target,) in [-1, 1]
-    at = ((scale[:, None] * centres + shift[:, None] + 1) * source - 1) / 2  # (B, target) in input places
+    centres = torch.linspace(1 / target - 1, 1 - 1 / target, target, device=scale.device)  # (target,) in [-1, 1]
+    middle, half = (shift + 1) * (source / 2), scale * (source / 2)  # of the box, in input places
+    at = torch.addcmul(middle[:, None] - 0.5, half[:, None], centres)  # (B, target)
     base = at.floor()
-    tap = torch.arange(-1, 3, device=scale.device)
-    low, high = (((shift + sign * scale.abs() + 1) * (source / 2)).round()[:, None, None] for sign in (-1, 1))
-    places = (base[..., None] + tap).clamp(low, high - 1).clamp_(0, source - 1)
-    return places.long(), cubic((at - base)[..., None] - tap)
+    half = half.abs()
+    low, high = (edge.round_().clamp_(0, source)[:, None, None] for edge in (middle - half, middle + half))
+    places = (base[..., None] + torch.arange(-1, 3, device=scale.device)).clamp_(low, high - 1)
+    t = at - base  # (B, target) in [0, 1)
+    square = t * t
+    powers = torch.stack([torch.ones_like(t), t, square, square * t], -1)  # (B, target, 4)
+    return places.long(), powers @ _cubic(scale.device)
 
 
 def interpolation_matrix(scale: Tensor, shift: Tensor, source: int, target: int) -> Tensor:

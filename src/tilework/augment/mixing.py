@@ -47,9 +47,10 @@ class CutMix(Mixing):
 
     def own(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
         """One outside the box, zero inside."""
-        u = draws.uniform("cutmix", 3)  # (B, 3): whether, centre
-        side = torch.where(u[:, 0] < self.probability, sample_beta(draws, "cutmix", self.alpha).sqrt(), 0.0)
-        rows, columns = (_inside(u[:, 1 + i], side, length) for i, length in enumerate(grid))
+        u = draws.uniform("cutmix", 4)  # (B, 4): whether, area, centre
+        area = u[:, 1] if self.alpha == 1 else sample_beta(draws, "cutmix", self.alpha)
+        side = area.sqrt() * (u[:, 0] < self.probability)
+        rows, columns = (_inside(u[:, 2 + i], side, length) for i, length in enumerate(grid))
         return 1 - (rows[:, :, None] * columns[:, None, :])
 
 

@@ -81,12 +81,12 @@ def sample_squares(u: Tensor, side: Tensor, grid: tuple[int, int]) -> Squares:
     crosses = (at >= 0) & (at < beside)
     below = at >= beside
     across = torch.where(crosses, at % free.clamp(min=1), torch.where(below, at - beside, number) % columns)
-    across = across + torch.where(crosses & (across >= left), wide, 0)
+    across = across + (crosses & (across >= left)) * wide
     down = torch.where(crosses, top + at // free.clamp(min=1), number // columns)
     down = torch.where(below, top + high + (at - beside) // columns, down)
     exists = rows * columns > high * wide  # else the grid is too small for two of them
     second = torch.stack([down, across], 1)
-    return Squares(torch.where(exists, side, 0), torch.stack([row, column], 1), second)
+    return Squares(side * exists, torch.stack([row, column], 1), second)
 
 
 @Augment.choices.add("token_eda")
@@ -129,8 +129,8 @@ class TokenEda(Augment):
         height, width = batch.x.shape[1:]
         u = draws.uniform("token_eda", 5)  # (B, 5): which edit, side, corners
         swapped = (u[:, 0] >= self.synonym) & (u[:, 0] < self.synonym + self.swap)
-        side = torch.where(swapped, (u[:, 1] * self.side * min(height, width)).long(), 0)
-        share = torch.where(u[:, 0] < self.synonym, self.replaced, 0.0)[:, None, None]
+        side = (u[:, 1] * (self.side * min(height, width))).long() * swapped
+        share = ((u[:, 0] < self.synonym) * self.replaced)[:, None, None]
         dense = torch.rand(batch.x.shape, device=batch.x.device)  # what falls into [0, share) chooses among n
         count = self.table.shape[1] - 1
         synonym = (dense * (count / share.clamp(min=1e-12))).clamp_(max=count).int()

@@ -24,6 +24,7 @@ from tilework.augment import Augment, apply_all
 from tilework.core.batch import Batch
 from tilework.core.distributed import World
 from tilework.core.errors import ConfigError, Stopped, TrainingError
+from tilework.core.memory import keep_freed_memory
 from tilework.core.rng import Draws, step_seed
 from tilework.data import Loader, Source
 from tilework.objectives import Objective
@@ -85,6 +86,8 @@ class _Fit:
                 "change fit.batch",
             )
         self.job, self.config, self.world = job, config, world
+        if world.device.type == "cpu":
+            keep_freed_memory()
         self.objective = job.objective.to(world.device)
         self.optimiser = build_optimiser(self.objective, config.optim)
         self.ema = (
@@ -134,7 +137,7 @@ class _Fit:
     def _step(self, step: int, batch: Batch) -> None:
         """One update of the weights; skipped on the device if the gradient is not finite."""
         config, epoch = self.config, step // self.loader.steps
-        torch.manual_seed(step_seed(config.seed, step, self.world.rank))
+        seed_noise(self.world.device, step_seed(config.seed, step, self.world.rank))
         self.wrapped.train()
         logged: dict[str, Tensor] = {}
         parts = _split(batch.to(self.world.device), config.accumulate)
@@ -226,6 +229,13 @@ class _Fit:
             if log:
                 self.log.write(step=done, epoch=done // self.loader.steps, **shown)
             self.bar.update(done, note=_short(self.metrics))
+
+
+def seed_noise(device: torch.device, seed: int) -> None:
+    """Seed torch's generators of the host and the device; `torch.manual_seed` takes a millisecond where CUDA rests."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
 
 
 def _split(batch: Batch, parts: int) -> list[Batch]:
