@@ -1,6 +1,7 @@
 """Augmentations: parameters are sampled per sample, then applied by a pure function, batched on the device."""
 
 from tilework.augment.augment import Augment, apply_all, check_chain
+from tilework.augment.color_adapt import TokenColour
 from tilework.augment.crop import CentreCrop, RandomResizedCrop
 from tilework.augment.embed import Embed
 from tilework.augment.erase import Erase
@@ -25,6 +26,7 @@ __all__ = [
     "Normalise",
     "RandAugment",
     "RandomResizedCrop",
+    "TokenColour",
     "TokenCrop",
     "TokenEda",
     "apply_all",

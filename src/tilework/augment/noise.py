@@ -24,10 +24,32 @@ class Noise:
     values: Tensor  # (n, C, H, W)
 
 
+def sample_noise(chosen: Tensor, x: Tensor, scale: float = 1.0) -> Noise:
+    """n_c + n, n_c ~ N(0, 1) per channel, n ~ N(0, 1) per element. chosen: (B,) bool; x: (B, C, H, W).
+
+    On a CPU for the chosen samples alone, elsewhere for all: counting would wait for the device.
+    """
+    counted = x.device.type == "cpu"
+    rows = chosen.nonzero()[:, 0] if counted else torch.arange(len(chosen), device=x.device)
+    _, channels, height, width = x.shape
+    dense = torch.randn(len(rows), height, width, channels, device=x.device)  # as code maps lie in memory
+    dense.add_(torch.randn(len(rows), 1, 1, channels, device=x.device))
+    if not counted or scale != 1:
+        dense.mul_(chosen[rows, None, None, None] * scale)
+    return Noise(rows, dense.permute(0, 3, 1, 2))
+
+
+def add_noise(x: Tensor, p: Noise) -> Tensor:
+    """x: (B, C, H, W); returns a new tensor."""
+    y = x.permute(0, 2, 3, 1)
+    flat = y.flatten(1).index_add(0, p.rows, p.values.permute(0, 2, 3, 1).flatten(1))  # quick on whole blocks
+    return flat.view(y.shape).permute(0, 3, 1, 2)
+
+
 @Augment.choices.add("embedding_noise")
 @dataclass(frozen=True)
 class EmbeddingNoise(Augment):
-    """x + n_c + n with a probability: n_c ~ N(0, 1) per channel, n ~ N(0, 1) per element.
+    """x + n_c + n with a probability.
 
     Chosen once per sample; the published code chooses twice, for the batch and then for half of it.
     """
@@ -38,18 +60,9 @@ class EmbeddingNoise(Augment):
     scale: float = 1.0  # deviation of both
 
     def sample(self, draws: Draws, batch: Batch) -> Noise:
-        """The noise; on a CPU of the chosen samples alone, elsewhere of all: counting would wait for the device."""
-        chosen = draws.uniform("embedding_noise")[:, 0] < self.probability  # (B,)
-        counted = batch.x.device.type == "cpu"
-        rows = chosen.nonzero()[:, 0] if counted else torch.arange(len(chosen), device=chosen.device)
-        _, channels, height, width = batch.x.shape
-        dense = torch.randn(len(rows), height, width, channels, device=rows.device)  # as code maps lie in memory
-        dense.add_(torch.randn(len(rows), 1, 1, channels, device=rows.device))
-        scale = chosen[rows, None, None, None] * self.scale
-        return Noise(rows, (dense if counted and self.scale == 1 else dense.mul_(scale)).permute(0, 3, 1, 2))
+        """The noise of the chosen samples."""
+        return sample_noise(draws.uniform("embedding_noise")[:, 0] < self.probability, batch.x, self.scale)
 
     def apply(self, batch: Batch, p: Noise) -> Batch:
         """x: (B, C, H, W)."""
-        x = batch.x.permute(0, 2, 3, 1)
-        flat = x.flatten(1).index_add(0, p.rows, p.values.permute(0, 2, 3, 1).flatten(1))  # quick on whole blocks
-        return batch.changed(x=flat.view(x.shape).permute(0, 3, 1, 2))
+        return batch.changed(x=add_noise(batch.x, p))

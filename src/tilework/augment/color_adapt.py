@@ -1,0 +1,61 @@
+"""ColorAdapt: a code map in the colours of another one (SeiT++, eq. 4).
+
+B batch | C code dim | H, W grid
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from tilework.augment.augment import Augment
+from tilework.augment.noise import Noise, add_noise, sample_noise
+from tilework.core.batch import Batch, Stage
+from tilework.core.rng import Draws
+
+SMALLEST = 1e-6  # deviation, so that a channel that is constant stays constant
+
+
+def adapt_colour(x: Tensor, other: Tensor) -> Tensor:
+    """Eq. 4: x whitened by its own mean and deviation over space, coloured by those of another. Each (B, C, H, W)."""
+    deviation, mean = torch.std_mean(x, (2, 3), correction=0, keepdim=True)
+    target_deviation, target_mean = torch.std_mean(other, (2, 3), correction=0, keepdim=True)
+    return (x - mean) * (target_deviation / deviation.clamp(min=SMALLEST)) + target_mean
+
+
+@dataclass(frozen=True)
+class Colours:
+    """What happens to each sample."""
+
+    noise: Noise
+    adapted: Tensor  # (B,) which take the colours of their neighbour
+
+
+@Augment.choices.add("token_colour")
+@dataclass(frozen=True)
+class TokenColour(Augment):
+    """One of: Emb-Noise, ColorAdapt with the neighbour in the batch, nothing."""
+
+    stages: ClassVar[tuple[Stage, ...]] = ("map",)
+    dense: ClassVar[bool] = True
+    noise: float = 0.5  # probability of a sample; 0: off
+    adapt: float = 0.25  # probability of a sample; 0: off
+
+    def __post_init__(self) -> None:
+        if min(self.noise, self.adapt) < 0 or self.noise + self.adapt > 1:
+            raise ValueError(f"noise {self.noise} and adapt {self.adapt} are no probabilities of exclusive choices")
+
+    def sample(self, draws: Draws, batch: Batch) -> Colours:
+        """Which change each sample gets."""
+        u = draws.uniform("token_colour")[:, 0]
+        adapted = (u >= self.noise) & (u < self.noise + self.adapt)
+        return Colours(sample_noise(u < self.noise, batch.x), adapted)
+
+    def apply(self, batch: Batch, p: Colours) -> Batch:
+        """x: (B, C, H, W); the colours are those of the neighbours before any change."""
+        coloured = adapt_colour(batch.x, batch.x.roll(1, 0))
+        x = torch.where(p.adapted[:, None, None, None], coloured, batch.x)
+        return batch.changed(x=add_noise(x, p.noise))
