@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 import torch
@@ -20,16 +23,32 @@ from tilework.augment import (
     check_chain,
 )
 from tilework.augment.scale import Scale
+from tilework.augment.token_adapt import save_adapter
 from tilework.core.batch import Batch, Stage, Target
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
+from tilework.layers.token_adapt import TokenAdaptNetwork
 
 NAMES = list(Augment.choices)
 STAGES: tuple[Stage, ...] = ("ids", "map", "pixels")
 CODES, CODE_DIM, SIDE = 20, 5, 32
 CODEBOOK = torch.randn(CODES, CODE_DIM, generator=torch.Generator().manual_seed(9))
 INDEX = torch.tensor([3, 1_000_003, 14, 15, 92, 65])
+
+
+@cache
+def adapter() -> str:
+    """A TokenAdapt for the codebook here."""
+    path = Path(mkdtemp()) / "adapter"
+    save_adapter(path, TokenAdaptNetwork(CODE_DIM, width=16, heads=2), CODEBOOK, {})
+    return str(path)
+
+
+def made(name: str) -> Augment:
+    """An augmentation with its own settings, and a path where it needs one."""
+    choice = Augment.choices[name]
+    return choice(path=adapter()) if "path" in {f.name for f in fields(choice)} else choice()  # type: ignore[call-arg]
 
 
 def make_batch(stage: Stage, index: Tensor = INDEX) -> Batch:
@@ -61,7 +80,7 @@ def test_the_registry_is_not_empty() -> None:
 
 @pytest.mark.parametrize(("name", "stage"), cases())
 def test_applies_and_keeps_the_promise_of_its_stage(name: str, stage: Stage) -> None:
-    out = run(Augment.choices[name](), make_batch(stage))
+    out = run(made(name), make_batch(stage))
     gives = Augment.choices[name].gives or stage
     assert out.x.ndim == (3 if gives == "ids" else 4)
     assert len(out.x) == len(INDEX)
@@ -75,7 +94,7 @@ def test_applies_and_keeps_the_promise_of_its_stage(name: str, stage: Stage) -> 
 @pytest.mark.parametrize(("name", "stage"), cases())
 def test_leaves_its_input_unchanged(name: str, stage: Stage) -> None:
     batch, untouched = make_batch(stage), make_batch(stage)
-    run(Augment.choices[name](), batch)
+    run(made(name), batch)
     assert torch.equal(batch.x, untouched.x)
     assert torch.equal(batch.target.ids, untouched.target.ids)
     assert torch.equal(batch.target.weight, untouched.target.weight)
@@ -85,7 +104,7 @@ def test_leaves_its_input_unchanged(name: str, stage: Stage) -> None:
 
 @pytest.mark.parametrize(("name", "stage"), cases())
 def test_same_draws_give_the_same_result(name: str, stage: Stage) -> None:
-    augment = Augment.choices[name]()
+    augment = made(name)
     first, second = (run(augment, make_batch(stage), seed=4, epoch=2) for _ in range(2))
     assert torch.equal(first.x, second.x)
     assert torch.equal(first.target.weight, second.target.weight)
@@ -93,7 +112,7 @@ def test_same_draws_give_the_same_result(name: str, stage: Stage) -> None:
 
 @pytest.mark.parametrize(("name", "stage"), cases())
 def test_sample_does_not_depend_on_its_neighbours(name: str, stage: Stage) -> None:
-    augment = Augment.choices[name]()
+    augment = made(name)
     if augment.dense:
         pytest.skip("dense noise belongs to the step, not to the sample")
     whole = run(augment, make_batch(stage))
@@ -132,7 +151,7 @@ def test_apply_all_runs_in_order() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_settings_survive_the_configuration(name: str) -> None:
-    augment = Augment.choices[name]()
+    augment = made(name)
     assert decode(Augment, encode(augment)) == augment
     assert encode(augment)["name"] == name
 
@@ -143,7 +162,7 @@ def test_settings_survive_the_configuration(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("stage", STAGES)
 def test_chain_takes_exactly_the_stages_of_each(name: str, stage: Stage) -> None:
-    augment = Augment.choices[name]()
+    augment = made(name)
     if stage in augment.stages:
         check_chain([augment], stage, augment.gives or stage)
     else:

@@ -10,6 +10,7 @@ from tilework.augment.mixing import CutMix, CutMixOrMixup, Mixup
 from tilework.augment.noise import EmbeddingNoise
 from tilework.augment.normalise import Normalise
 from tilework.augment.rand_augment import RandAugment
+from tilework.augment.token_adapt import TokenAdapt
 from tilework.augment.token_crop import TokenCrop
 from tilework.augment.token_eda import TokenEda
 
@@ -26,6 +27,7 @@ __all__ = [
     "Normalise",
     "RandAugment",
     "RandomResizedCrop",
+    "TokenAdapt",
     "TokenColour",
     "TokenCrop",
     "TokenEda",

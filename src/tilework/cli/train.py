@@ -11,6 +11,15 @@ from tilework.cli.arguments import Device, DryRun, Json, OptionalPath, Settings
 from tilework.cli.output import show
 
 
+def tokenizer_settings(path: Path) -> tuple[str, ...]:
+    """What a recipe has to know of a tokenizer."""
+    from tilework.tokenizers import load_tokenizer
+
+    known, card = load_tokenizer(path)
+    size = list(card.size)
+    return f"objective.tokenizer={path}", f"model.code_dim={known.codebook.shape[1]}", f"size={size}"
+
+
 def train(
     recipe: Annotated[Positional[str], arg(metavar="RECIPE")],
     settings: Settings = (),
@@ -20,6 +29,7 @@ def train(
     val: tuple[Path, ...] = (),
     out: Path,
     start: OptionalPath = None,
+    tokenizer: OptionalPath = None,
     config: OptionalPath = None,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -40,6 +50,7 @@ def train(
         val: Token store or image folder to evaluate on; for a chain one for each link, 'none' for no evaluation.
         out: Directory of the run: settings, log, checkpoints, results.
         start: Run or checkpoint file (timm's ViT and DeiT too) whose weights to begin with.
+        tokenizer: Directory of the tokenizer, for recipes that learn about one (token_adapt).
         config: YAML file over the recipe.
     """
     from tilework.core.config import resolve
@@ -48,6 +59,8 @@ def train(
     from tilework.recipes import chains, check_links, plan, recipes, train_chain
     from tilework.recipes import train as run_recipe
 
+    if tokenizer is not None:
+        settings = (*tokenizer_settings(tokenizer), *settings)
     judges = [None if str(path) == "none" else path for path in val] or [None] * len(data)
     if recipe in list(chains):
         chain = resolve(chains[recipe](), config, settings)

@@ -3,6 +3,7 @@
 from tilework.models.model import Model, ModelConfig, Output
 from tilework.models.resnet import Resnet, ResnetConfig
 from tilework.models.timm_bridge import TimmConfig, TimmModel
+from tilework.models.token_adapt import TokenAdaptModel, TokenAdaptModelConfig
 from tilework.models.vit import Vit, VitConfig
 from tilework.models.weights import Adopted, adopt, read_weights
 from tilework.models.zoo import create_model, preset, presets
@@ -16,6 +17,8 @@ __all__ = [
     "ResnetConfig",
     "TimmConfig",
     "TimmModel",
+    "TokenAdaptModel",
+    "TokenAdaptModelConfig",
     "Vit",
     "VitConfig",
     "adopt",

@@ -1,11 +1,14 @@
 """What is minimised: objectives own the model and every part that only training needs."""
 
+from tilework.objectives.adapt import Adapt, AdaptConfig
 from tilework.objectives.classify import Classify, ClassifyConfig
 from tilework.objectives.classify_scored import ClassifyScored, ClassifyScoredConfig
 from tilework.objectives.objective import Combined, Objective, ObjectiveConfig, soft_cross_entropy
 from tilework.objectives.reconstruct import Reconstruct, ReconstructConfig
 
 __all__ = [
+    "Adapt",
+    "AdaptConfig",
     "Classify",
     "ClassifyConfig",
     "ClassifyScored",

@@ -6,6 +6,7 @@ B batch | N tokens | K classes | M classes named per target
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -32,6 +33,9 @@ class Objective(nn.Module):
     def pictures(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Rows of pictures that show how it goes, (B, 3, H, W) in [0, 1] by name; none by default."""
         return {}
+
+    def keep(self, model: nn.Module, out: Path) -> None:
+        """Write what a finished run leaves for others beside its checkpoints; nothing by default."""
 
 
 @dataclass(frozen=True)

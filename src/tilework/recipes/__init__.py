@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tilework.recipes import demo, seit, tokenizers
+from tilework.recipes import demo, seit, seitpp, tokenizers
 from tilework.recipes.build import evaluate_run, plan, prepare, train
 from tilework.recipes.chain import check_links, train_chain
 from tilework.recipes.export import export_run, load_exported
@@ -25,6 +25,7 @@ __all__ = [
     "recipe",
     "recipes",
     "seit",
+    "seitpp",
     "tokenizers",
     "train",
     "train_chain",

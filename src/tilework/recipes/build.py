@@ -31,7 +31,7 @@ from tilework.objectives import Combined, Objective, ObjectiveConfig
 from tilework.recipes.run import Run
 from tilework.report import rows_of_pictures
 from tilework.store import Store
-from tilework.tokenizers import Tokenizer, load_tokenizer
+from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train import Job, Result, fit, time_steps
 from tilework.train.checkpoint import latest_checkpoint, load_model_weights, model_tensors
@@ -169,7 +169,7 @@ def check_data(
     spec = data_spec(run, source)
     model = build_model(run, spec)
     for chain in (run.augment, run.evaluation):
-        check_chain(chain, source.stage, "pixels" if isinstance(model, Tokenizer) else _takes(model))
+        check_chain(chain, source.stage, _takes(model))
     if judge is not None and data_spec(run, judge).codebook != spec.codebook:
         raise InputError(f"{val} has another codebook than {data}", "tokenize it with the same tokenizer")
     if len(source) < run.fit.batch:
@@ -245,9 +245,10 @@ def _draw_some(
 
 
 def _takes(model: nn.Module) -> Stage:
-    if not isinstance(model, Model):
-        raise ConfigError(f"{type(model).__name__} is neither a classifier nor a tokenizer", "choose another model")
-    return model.takes
+    takes: Stage | None = getattr(model, "takes", None)
+    if takes is None:
+        raise ConfigError(f"{type(model).__name__} does not say what it takes", "choose another model")
+    return takes
 
 
 def _from(out: Path, start: Path | None) -> str | None:
@@ -294,6 +295,7 @@ def train_in(
     job = prepare(run, data, val, out, place, title, quiet, start)
     result = fit(job)
     if place.leads:
+        job.objective.keep(result.model, out)
         write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
     return result
 

@@ -15,6 +15,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
+from tilework.core.batch import Stage
 from tilework.core.config import Plain, decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
@@ -27,6 +28,7 @@ WEIGHTS, SETTINGS = "weights.safetensors", "tokenizer.json"
 class Tokenizer(nn.Module):
     """Images in [0, 1] to a grid of codes and back."""
 
+    takes: Stage = "pixels"
     patch: int  # pixels per code and axis
     quantiser: NearestQuantiser | GumbelQuantiser
 

@@ -1,0 +1,141 @@
+"""TokenAdapt's training: codes of augmented images from augmented maps of codes (SeiT++, eqs. 2 and 3).
+
+B batch | C code dim | H, W pixels | h, w code grid | K codes
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tilework.augment.affine import Geometry, warp
+from tilework.augment.mixing import CutMixOrMixup
+from tilework.augment.token_adapt import save_adapter
+from tilework.core.batch import Batch, Mix
+from tilework.core.errors import ConfigError
+from tilework.core.rng import Draws
+from tilework.layers.token_adapt import TokenAdaptNetwork
+from tilework.objectives.objective import Objective, ObjectiveConfig
+from tilework.tokenizers import Tokenizer, load_tokenizer
+
+
+@ObjectiveConfig.choices.add("adapt")
+@dataclass(frozen=True)
+class AdaptConfig(ObjectiveConfig):
+    """Settings of TokenAdapt's training."""
+
+    tokenizer: str = ""  # directory
+    geometry: Geometry = field(default_factory=lambda: Geometry(crop=0.5))
+    mixing: CutMixOrMixup = field(default_factory=CutMixOrMixup)
+    mix: float = 0.3  # probability of mixing at all
+
+    def build(self, model: nn.Module) -> Adapt:
+        """The objective around a network, with its tokenizer."""
+        if not isinstance(model, TokenAdaptNetwork):
+            raise ConfigError(f"a {type(model).__name__} is no TokenAdapt", "set model to 'token_adapt'")
+        return Adapt(model, self, load_tokenizer(Path(self.tokenizer))[0])
+
+
+class Adapt(Objective):
+    """Cross-entropy between the codes of A(x) and g(A(f(codes of x))), with the same A for image and map."""
+
+    model: TokenAdaptNetwork
+
+    def __init__(self, model: TokenAdaptNetwork, config: AdaptConfig, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        if tokenizer.codebook.shape[1] != len(model.mean):
+            raise ConfigError(
+                f"the tokenizer's codes have {tokenizer.codebook.shape[1]} dimensions, the model {len(model.mean)}",
+                "set model.code_dim",
+            )
+        self.model = model
+        self.config = config
+        self._frozen = [tokenizer.requires_grad_(False)]  # in a list: neither trained nor saved
+        model.fit_codes(tokenizer.codebook)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer whose codes are learnt."""
+        return self._frozen[0]
+
+    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """Mean loss over all places. Every second step gives seven eighths of the grid, as classifiers take them."""
+        x, patch = batch.x, self._on(batch.x.device).patch
+        size = (x.shape[2] // patch, x.shape[3] // patch)  # h, w
+        if draws.step % 2 and size[0] % 8 == size[1] % 8 == 0:
+            size = (size[0] * 7 // 8, size[1] * 7 // 8)
+        affine = self.config.geometry.sample(draws, batch)
+        mixed = draws.uniform("adapt")[:, :, None] < self.config.mix  # (B, 1, 1)
+        own = torch.where(mixed, self.config.mixing.own(draws, (2 * size[0], 2 * size[1])), 1.0)
+        mix = Mix(torch.arange(len(x), device=x.device).roll(1), own)
+        target = self.codes(self.image(x, affine, size, mix))  # (B, h, w)
+        logits = self.predict(self.model, self.codes(x), affine, size, mix)
+        return {
+            "loss": F.cross_entropy(logits.flatten(0, 2), target.flatten()),
+            "agreement": (logits.argmax(-1) == target).float().mean(),
+        }
+
+    def codes(self, pixels: Tensor) -> Tensor:
+        """Codes of images, (B, h, w)."""
+        return self._on(pixels.device).encode(pixels).clone()  # a copy may take part in training
+
+    def image(self, x: Tensor, affine: Tensor, size: tuple[int, int], mix: Mix | None = None) -> Tensor:
+        """A(x) in pixels, for a code grid of `size`; boxes of a mixture end where they do on the map."""
+        patch = self.tokenizer.patch
+        moved = warp(x, affine, (size[0] * patch, size[1] * patch))
+        if mix is None:
+            return moved
+        own = F.interpolate(mix.own[:, None], moved.shape[2:], mode="nearest")[:, 0]
+        return Mix(mix.partner, own).apply(moved)
+
+    def predict(
+        self, model: TokenAdaptNetwork, ids: Tensor, affine: Tensor, size: tuple[int, int], mix: Mix | None = None
+    ) -> Tensor:
+        """Logits of the codes of A(x) from the codes of x. ids: (B, h, w); returns (B, h', w', K)."""
+        codebook = self._on(ids.device).codebook
+        moved = warp(model.f(F.embedding(ids, codebook).permute(0, 3, 1, 2)), affine, (2 * size[0], 2 * size[1]))
+        return model.logits(model.g(moved if mix is None else mix.apply(moved)), codebook)
+
+    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Share of equal codes for identity, flip, affine and crop: through the model, and of the grid itself."""
+        assert isinstance(model, TokenAdaptNetwork)
+        x, draws = batch.x, Draws(0, 0, batch.index)
+        ids, size = self.codes(x), (x.shape[2] // self.tokenizer.patch, x.shape[3] // self.tokenizer.patch)
+        still = Geometry(crop=0.0, flip=0.0, turn=0.0)
+        kinds = {
+            "identity": still,
+            "flip": Geometry(crop=0.0, flip=1.0, turn=0.0),
+            "affine": Geometry(crop=0.0, flip=0.0, turn=1.0),
+            "crop": Geometry(crop=1.0, flip=0.0, turn=0.0),
+        }
+        found = {}
+        for name, geometry in kinds.items():
+            affine = geometry.sample(draws, batch)
+            target = self.codes(self.image(x, affine, size))
+            there = self.predict(model, ids, affine, size).argmax(-1)
+            grid = nearest_places(ids, affine)
+            found[name] = (there == target).float().mean((1, 2))
+            found[f"{name}_grid"] = (grid == target).float().mean((1, 2))
+        return found
+
+    def keep(self, model: nn.Module, out: Path) -> None:
+        """OUT/token_adapt, for the augmentation of that name."""
+        assert isinstance(model, TokenAdaptNetwork)
+        place = out / "token_adapt"
+        if not place.exists():
+            card = load_tokenizer(Path(self.config.tokenizer))[1]
+            save_adapter(place, model, self.tokenizer.codebook, {"name": card.name, "sha256": card.sha256})
+
+    def _on(self, device: torch.device) -> Tokenizer:
+        return self.tokenizer.to(device)
+
+
+def nearest_places(ids: Tensor, affine: Tensor) -> Tensor:
+    """The grid itself moved, each place taking the nearest code. ids: (B, h, w)."""
+    places = F.affine_grid(affine, [len(ids), 1, *ids.shape[1:]], align_corners=False)
+    moved = F.grid_sample(ids[:, None].float(), places, mode="nearest", padding_mode="border", align_corners=False)
+    return moved[:, 0].long()
