@@ -15,6 +15,7 @@ _SURFACE = {
     "create_model": ("tilework.models", "create_model"),
     "fit": ("tilework.recipes", "train"),
     "evaluate": ("tilework.recipes", "evaluate_run"),
+    "load": ("tilework.recipes", "load_exported"),
 }
 __all__ = ["__version__", "recipes", *_SURFACE]
 
@@ -26,3 +27,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'tilework' has no attribute '{name}'")
     module, attribute = _SURFACE[name]
     return getattr(importlib.import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -17,7 +17,7 @@ from small_data import write_images, write_store
 from tilework.cli.main import COMMANDS, main
 from tilework.core.errors import EXIT_CODES, TileworkError
 from tilework.store import Plan, Spool, Store, spool_of
-from tilework.tokenizers import VqVaeConfig
+from tilework.tokenizers import VitVqConfig, VqVaeConfig, save_tokenizer
 from tilework.version import __version__
 
 
@@ -422,6 +422,16 @@ def test_a_recipe_of_another_kind_is_refused(images: Path, tmp_path: Path, capsy
     assert not (tmp_path / "t.run").exists()
 
 
+def test_a_tokenizer_on_the_line(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer, config = tmp_path / "of 2024 #7", VitVqConfig(patch=4, codes=16, code_dim=8, width=16, depth=1, heads=2)
+    save_tokenizer(tokenizer, config.build(3, (16, 16), 0), config, (16, 16))
+    settings = ["fit.batch=4", "fit.steps=2", "model.width=16", "model.heads=2", "--data", images, "--json"]
+    assert run("train", "token_adapt_cpu", *settings, "--tokenizer", tokenizer, "--out", tmp_path / "run") == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 2
+    assert (tmp_path / "run/token_adapt/token_adapt.json").is_file()
+    assert "needs a tokenizer" in fails(capsys, 4, "train", "token_adapt_cpu", *settings, "--out", tmp_path / "other")
+
+
 def test_python_surface(store: Path) -> None:
     import tilework
 
@@ -443,6 +453,7 @@ SMALL_CHAIN = [
     for link in (0, 1)
     for setting in ("fit.batch=12", "fit.steps=2", "model.width=16", "model.heads=2", "model.depth=1")
 ]
+SMALL_CHAIN += ["links.0.run.codes=[8,8]"]
 SMALL_CHAIN += ["links.0.run.augment.0.size=[8,8]", "links.0.run.evaluation.1.size=[8,8]"]
 SMALL_CHAIN += ["links.1.run.size=[32,32]", "links.1.run.model.stem.patch=8"]
 SMALL_CHAIN += ["links.1.run.augment.0.size=[32,32]", "links.1.run.evaluation.0.size=[32,32]"]

@@ -23,7 +23,7 @@ from tilework.objectives import ClassifyConfig
 from tilework.recipes import Chain, Extra, Run, chains, check_links, evaluate_run, plan, prepare, recipes, train
 from tilework.recipes.build import build_model, build_objective, data_spec, load_run
 from tilework.store import StoreWriter
-from tilework.tokenizers import load_tokenizer, save_tokenizer
+from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train import FitConfig, fit, time_steps
 
@@ -53,8 +53,18 @@ def shrunk(run: Run) -> Run:
     """A recipe with its pipeline, schedule and grids, but a network and a batch for a test."""
     settings = ["fit.epochs=0", "fit.steps=2", "fit.batch=4", "fit.precision=fp32"]
     settings += ["objective.warm_steps=1"] if hasattr(run.objective, "warm_steps") else []
-    vit = ["model.depth=2", "model.width=32", "model.heads=2"]
-    return resolve(run, None, settings + (vit if hasattr(run.model, "heads") else ["model.width=16"]))
+    sizes = {"depth": 2, "width": 32, "heads": 2} if hasattr(run.model, "heads") else {"width": 16}
+    settings += [f"model.{name}={size}" for name, size in sizes.items() if hasattr(run.model, name)]
+    return resolve(run, None, settings)
+
+
+def with_tokenizer(run: Run, path: Path) -> Run:
+    """A recipe that learns about a tokenizer gets a small one."""
+    if not hasattr(run.objective, "tokenizer"):
+        return run
+    config = VitVqConfig(patch=4, codes=16, code_dim=8, width=16, depth=1, heads=2)
+    save_tokenizer(path, config.build(3, (32, 32), 0), config, (32, 32))
+    return resolve(run, None, [f"objective.tokenizer={path}", "model.code_dim=8", "size=[32,32]"])
 
 
 def code_grid(run: Run) -> tuple[int, int] | None:
@@ -80,7 +90,7 @@ def data_for(run: Run, path: Path) -> Path:
 
 @pytest.mark.parametrize("name", list(recipes))
 def test_recipe_trains_two_steps(name: str, tmp_path: Path) -> None:
-    run = shrunk(recipes[name]())
+    run = with_tokenizer(shrunk(recipes[name]()), tmp_path / "tokenizer")
     job = prepare(run, data_for(run, tmp_path / "data"), None, tmp_path / "run", CPU, name, quiet=True)
     losses: list[float] = []
     job.objective.register_forward_hook(lambda module, inputs, out: losses.append(out["loss"].item()))

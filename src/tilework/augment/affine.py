@@ -58,5 +58,7 @@ def follow(first: Tensor, second: Tensor) -> Tensor:
 
 def warp(x: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:
     """Resample by bilinear interpolation, the border repeated. x: (B, C, H, W); returns (B, C, h, w)."""
+    if not len(x):  # torch refuses to
+        return x.new_empty(0, x.shape[1], *grid)
     places = F.affine_grid(affine, [len(x), x.shape[1], *grid], align_corners=False)
     return F.grid_sample(x, places.to(x.dtype), padding_mode="border", align_corners=False)

@@ -56,19 +56,31 @@ def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Tensor]:
             raise ValueError(f"sizes {sizes}")
         if not (path / WEIGHTS).is_file() or sha256(path / WEIGHTS) != settings["sha256"]:
             raise DamageError(f"{path / WEIGHTS} is missing or damaged", "restore it")
-        network = TokenAdaptNetwork(*sizes)
         tensors = load((path / WEIGHTS).read_bytes())
-        codebook = tensors.pop("codebook")
-        network.load_state_dict(tensors)
-    except (ValueError, KeyError, TypeError, RuntimeError, ConfigError, SafetensorError) as error:
+        codebook = tensors.pop("codebook").float()
+        if codebook.ndim != 2 or codebook.shape[1] != sizes[0]:
+            raise ValueError(f"a codebook of {tuple(codebook.shape)}")
+        with torch.device("meta"):  # no memory is taken for sizes that are not the weights'
+            network = TokenAdaptNetwork(*sizes)
+        network.load_state_dict(tensors, assign=True)
+    except (ArithmeticError, ValueError, KeyError, TypeError, RuntimeError, ConfigError, SafetensorError) as error:
         raise DamageError(f"{path} is malformed", f"restore it ({' '.join(str(error).split())[:200]})") from error
-    return network.eval().requires_grad_(False), codebook
+    return network.float().eval().requires_grad_(False), codebook
 
 
 def check_codes(codebook: Tensor, known: Tensor, path: Path) -> None:
-    """Refuse code vectors that the network was not trained for; any cut of the same codebook is fine."""
-    rows = {row.tobytes() for row in known.cpu().numpy()}
-    if not all(row.tobytes() in rows for row in codebook.cpu().numpy()):
+    """Refuse code vectors that the network was not trained for; any cut of the same codebook is fine.
+
+    Not to the bit: codes of unit length are rounded differently from device to device.
+    """
+    codebook, known = codebook.cpu(), known.cpu()
+    rows = {row.tobytes() for row in known.numpy()}
+    strange = codebook[[row.tobytes() not in rows for row in codebook.numpy()]]
+    same = not len(strange) or strange.shape[1] == known.shape[1]
+    for part in strange.split(1024) if same else ():
+        distance = torch.cdist(part, known, compute_mode="donot_use_mm_for_euclid_dist").amin(1)
+        same = same and bool((distance <= 1e-5 * part.norm(dim=1)).all())
+    if not same:
         raise ConfigError(f"{path} was trained for another tokenizer", "train one for the tokenizer of the store")
 
 
@@ -100,6 +112,10 @@ class TokenAdapt(Augment):
     cutmix: float = 1.0  # probability for the others
     network: TokenAdaptNetwork | None = field(default=None, init=False, repr=False, compare=False)
     codebook: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # (K, C)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share is {self.share} but must lie between 0 and 1")
 
     def bind(self, codebook: Tensor | None) -> TokenAdapt:
         """The same step with its network, for the codebook of the data."""

@@ -6,8 +6,11 @@ Only the module of the command that was asked for is imported, so that the overv
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
+from types import FrameType
 
 from tilework.core.errors import EXIT_CODES, Stopped, TileworkError
 from tilework.core.registry import nearest
@@ -83,6 +86,8 @@ def overview() -> str:
 def main(args: list[str] | None = None) -> None:
     """Run a command line; always ends in SystemExit."""
     try:
+        with suppress(ValueError):  # not the main thread: signals are someone else's
+            signal.signal(signal.SIGTERM, _stop)
         _run(sys.argv[1:] if args is None else args)
         sys.exit(0)
     except TileworkError as error:
@@ -93,6 +98,10 @@ def main(args: list[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped("stopped by a signal", "run it again to go on")
 
 
 def _run(args: list[str]) -> None:

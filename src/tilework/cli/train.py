@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +17,8 @@ def tokenizer_settings(path: Path) -> tuple[str, ...]:
     from tilework.tokenizers import load_tokenizer
 
     known, card = load_tokenizer(path)
-    size = list(card.size)
-    return f"objective.tokenizer={path}", f"model.code_dim={known.codebook.shape[1]}", f"size={size}"
+    size, quoted = list(card.size), dumps(str(path))  # a path may look like a number or a comment
+    return f"objective.tokenizer={quoted}", f"model.code_dim={known.codebook.shape[1]}", f"size={size}"
 
 
 def train(
@@ -42,6 +43,7 @@ def train(
       tilework train demo_token fit.steps=2000 model.width=192 --data train.tok --val val.tok --out runs/wide
       tilework train seit_tokens_cpu --start runs/token --data flowers.tok --val flowers-val.tok --out runs/flowers
       tilework train seit_to_pixels_cpu --data train.tok photos/train --val none photos/val --out runs/chain
+      tilework train seit_to_pixels_cpu links.0.run.fit.steps=600 --data train.tok photos/train --out runs/short
       torchrun --nproc-per-node 2 -m tilework train demo_token --data train.tok --val val.tok --out runs/two
 
     Args:

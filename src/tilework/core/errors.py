@@ -12,7 +12,7 @@ EXIT_CODES = {
     6: "the machine lacks something (device, package)",
     7: "the output is taken or cannot be written",
     8: "training stopped by itself (loss not finite)",
-    75: "stopped by a signal after saving: run the same command to go on",
+    75: "stopped by a signal: run the same command to go on",
     130: "interrupted from the keyboard",
 }
 

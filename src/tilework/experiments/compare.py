@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -18,11 +19,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from PIL import Image
 
-from tilework.augment import Augment
+from tilework.augment import Augment, check_chain
 from tilework.core.config import resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError, OutputError
-from tilework.core.files import is_free, new_directory, sha256, write, write_json
+from tilework.core.files import is_free, locked, make_directory, new_directory, sha256, write, write_json
 from tilework.core.registry import Registry, nearest
 from tilework.data import ImageFolder, ImageSource
 from tilework.data.images import open_image, to_rgb
@@ -112,7 +113,13 @@ class Compare:
     def run(self) -> dict[str, Any]:
         """All rows; returns what results.json holds."""
         plan = self._check()
-        self._claim()
+        is_free(self.out)  # refuses a place that cannot be one
+        make_directory(self.out)
+        with locked(self.out):
+            self._claim()
+            return self._run(plan)
+
+    def _run(self, plan: list[tuple[str, str, int]]) -> dict[str, Any]:
         runs, smallest = sum(seeds for *_, seeds in plan), 100 * resolvable(self.deviation, 1, 1)
         notice(
             f"{counted(runs, 'run')}; if seeds differ by {100 * self.deviation:g} points, two rows of one seed are "
@@ -142,8 +149,14 @@ class Compare:
             load_tokenizer(path)
         for kind, value, _ in plan:
             rows[kind].check(self, value)
-        for recipe in (self.pixel_recipe, *self.token_recipes, *self.plain_recipes):
-            self.recipe(recipe)
+        check_chain(self.recipe(self.pixel_recipe).augment, "pixels", "pixels")
+        for recipe in (*self.token_recipes, *self.plain_recipes):
+            check_chain(self.recipe(recipe).augment, "ids", "map")
+        batch, counts = self.recipe(self.pixel_recipe).fit.batch, np.bincount(ImageFolder.open(self.images).labels)
+        for name, (kind, value, _) in zip(self.names, plan, strict=True):
+            share = _share(self, value) if kind in ("uniform", "score") else 1.0
+            if sum(max(1, round(share * n)) for n in counts.tolist() if n) < batch:
+                raise ConfigError(f"row '{name}' does not fill a batch of {batch}", "lower fit.batch")
         return plan
 
     def _claim(self) -> None:
@@ -154,7 +167,9 @@ class Compare:
             "settings": list(self.settings),
             "recipes": [self.pixel_recipe, list(self.token_recipes), list(self.plain_recipes)],
         }
-        if is_free(self.out):
+        for left in (self.out / "data").glob(".*.tmp"):  # of a write cut short; the lock says that nobody is at it
+            shutil.rmtree(left, ignore_errors=True)
+        if not (self.out / STATE).exists() and is_free(self.out):
             write_json(self.out / STATE, state)
         elif not (self.out / STATE).is_file():
             raise OutputError(f"{self.out} holds other files", "choose another --out")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.layers.positions import sincos_positions
 
@@ -23,6 +24,8 @@ class TokenAdaptNetwork(nn.Module):
 
     def __init__(self, code_dim: int, width: int = 384, heads: int = 6, mlp_ratio: float = 4.0) -> None:
         super().__init__()
+        if width % 4:
+            raise ConfigError(f"positions need a width divisible by 4, not {width}", "change model.width")
         self.width = width
         self.inlet = nn.Linear(code_dim, width)
         self.forth = Block(width, heads, mlp_ratio)

@@ -51,6 +51,8 @@ def create_model(
     **changes: Any,
 ) -> nn.Module:
     """A network by name. grid: image size in pixels, or code grid; `changes` override the named settings."""
+    if input not in ("pixels", "tokens"):
+        raise ConfigError(f"input is {input!r}", "'pixels' or 'tokens' is needed")
     if input == "pixels" and code_dim is not None:
         raise ConfigError("code_dim belongs to a token model", "pass input='tokens'")
     if input == "tokens" and code_dim is None:

@@ -21,6 +21,7 @@ from tilework.core.rng import Draws
 from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.objectives.objective import Objective, ObjectiveConfig
 from tilework.tokenizers import Tokenizer, load_tokenizer
+from tilework.tokenizers.tokenizer import Card
 
 
 @ObjectiveConfig.choices.add("adapt")
@@ -37,7 +38,9 @@ class AdaptConfig(ObjectiveConfig):
         """The objective around a network, with its tokenizer."""
         if not isinstance(model, TokenAdaptNetwork):
             raise ConfigError(f"a {type(model).__name__} is no TokenAdapt", "set model to 'token_adapt'")
-        return Adapt(model, self, load_tokenizer(Path(self.tokenizer))[0])
+        if not self.tokenizer:
+            raise ConfigError("objective 'adapt' needs a tokenizer", "add --tokenizer TOKENIZER")
+        return Adapt(model, self, *load_tokenizer(Path(self.tokenizer)))
 
 
 class Adapt(Objective):
@@ -45,7 +48,7 @@ class Adapt(Objective):
 
     model: TokenAdaptNetwork
 
-    def __init__(self, model: TokenAdaptNetwork, config: AdaptConfig, tokenizer: Tokenizer) -> None:
+    def __init__(self, model: TokenAdaptNetwork, config: AdaptConfig, tokenizer: Tokenizer, card: Card) -> None:
         super().__init__()
         if tokenizer.codebook.shape[1] != len(model.mean):
             raise ConfigError(
@@ -53,7 +56,7 @@ class Adapt(Objective):
                 "set model.code_dim",
             )
         self.model = model
-        self.config = config
+        self.config, self.card = config, card
         self._frozen = [tokenizer.requires_grad_(False)]  # in a list: neither trained nor saved
         model.fit_codes(tokenizer.codebook)
 
@@ -80,8 +83,9 @@ class Adapt(Objective):
         }
 
     def codes(self, pixels: Tensor) -> Tensor:
-        """Codes of images, (B, h, w)."""
-        return self._on(pixels.device).encode(pixels).clone()  # a copy may take part in training
+        """Codes of images, (B, h, w), in full precision as stores have them."""
+        with torch.autocast(pixels.device.type, enabled=False):
+            return self._on(pixels.device).encode(pixels).clone()  # a copy may take part in training
 
     def image(self, x: Tensor, affine: Tensor, size: tuple[int, int], mix: Mix | None = None) -> Tensor:
         """A(x) in pixels, for a code grid of `size`; boxes of a mixture end where they do on the map."""
@@ -127,8 +131,8 @@ class Adapt(Objective):
         assert isinstance(model, TokenAdaptNetwork)
         place = out / "token_adapt"
         if not place.exists():
-            card = load_tokenizer(Path(self.config.tokenizer))[1]
-            save_adapter(place, model, self.tokenizer.codebook, {"name": card.name, "sha256": card.sha256})
+            card = {"name": self.card.name, "sha256": self.card.sha256}
+            save_adapter(place, model, self.tokenizer.codebook, card)
 
     def _on(self, device: torch.device) -> Tokenizer:
         return self.tokenizer.to(device)

@@ -78,6 +78,10 @@ class Combined(Objective):
         """The main objective's."""
         return self.main.pictures(model, batch)
 
+    def keep(self, model: nn.Module, out: Path) -> None:
+        """The main objective's."""
+        self.main.keep(model, out)
+
 
 def soft_cross_entropy(logits: Tensor, target: Target, smoothing: float = 0.0) -> Tensor:
     """Cross-entropy with sparse soft labels, the rest smoothed over all classes.

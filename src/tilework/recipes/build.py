@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +22,7 @@ from tilework.core.batch import Stage
 from tilework.core.config import Plain, decode, encode, read_yaml, to_yaml
 from tilework.core.distributed import World, pick_device, world
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError, TileworkError
-from tilework.core.files import is_free, make_directory, write, write_json
+from tilework.core.files import is_free, locked, make_directory, write, write_json
 from tilework.core.rng import Draws
 from tilework.data import ImageFolder, ImageSource, Source, TokenSource
 from tilework.evaluation import Classification, average, classify
@@ -86,10 +87,11 @@ def bind(augments: Sequence[Augment], source: Source, device: torch.device) -> t
     return tuple(augment.bind(codebook) for augment in augments)
 
 
-def data_spec(run: Run, source: Source) -> DataSpec:
-    """What comes out of the evaluation pipeline, found by running it on one sample."""
+def data_spec(run: Run, source: Source, steps: Sequence[Augment] | None = None) -> DataSpec:
+    """What comes out of the evaluation pipeline, or of other steps, found by running it on one sample."""
     part = source.batch(np.arange(1))
-    x = apply_all(bind(run.evaluation, source, part.x.device), part, Draws(0, 0, part.index)).x
+    chosen = run.evaluation if steps is None else steps
+    x = apply_all(bind(chosen, source, part.x.device), part, Draws(0, 0, part.index)).x
     if x.ndim != 4:
         raise ConfigError(f"the evaluation pipeline ends in {x.ndim - 1}-d samples", "add 'embed' to run.evaluation")
     digest = "" if source.codebook is None else hashlib.sha256(source.codebook.numpy().tobytes()).hexdigest()
@@ -171,7 +173,11 @@ def check_data(
     for chain in (run.augment, run.evaluation):
         check_chain(chain, source.stage, _takes(model))
     if judge is not None and data_spec(run, judge).codebook != spec.codebook:
-        raise InputError(f"{val} has another codebook than {data}", "tokenize it with the same tokenizer")
+        raise InputError(f"{val} has another codebook than {data}", f"tokenize it like that one: --like {data}")
+    trained = data_spec(run, source, run.augment)
+    if (trained.channels, trained.grid) != (spec.channels, spec.grid):
+        found, wanted = (f"{s.channels} channels on {s.grid[0]}x{s.grid[1]}" for s in (trained, spec))
+        raise ConfigError(f"training ends in {found}, evaluation in {wanted}", "change the crops of both")
     if len(source) < run.fit.batch:
         raise ConfigError(f"{len(source)} samples do not fill a batch of {run.fit.batch}", "lower fit.batch")
     return spec, model
@@ -190,12 +196,13 @@ def prepare(
     """Check everything that can be checked before the first step, and put the job together."""
     if place.leads:
         _claim(out, run, start)
+    begin = None if start is None else Start.read(start)
     quiet_here = quiet or not place.leads
     source = open_source(data, run.size, run.max_broken, quiet=quiet_here)
     judge = None if val is None else open_source(val, run.size, run.max_broken, source.classes, quiet_here)
     spec, model = check_data(run, source, judge, data, val)
-    if start is not None:
-        Start.read(start).fill(model, source.classes, quiet or not place.leads)
+    if begin is not None:
+        begin.fill(model, source.classes, quiet_here)
     objective = build_objective(run, model)
     if place.leads:
         make_directory(out)
@@ -293,10 +300,11 @@ def train_in(
 ) -> Result:
     """`train` among processes that know each other already."""
     job = prepare(run, data, val, out, place, title, quiet, start)
-    result = fit(job)
-    if place.leads:
-        job.objective.keep(result.model, out)
-        write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
+    with locked(out) if place.leads else nullcontext():
+        result = fit(job)
+        if place.leads:
+            job.objective.keep(result.model, out)
+            write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
     return result
 
 
@@ -311,7 +319,9 @@ def _read_json(path: Path) -> Plain:
 
 
 def _open_run(path: Path) -> tuple[Run, DataSpec, Path]:
-    """Settings of a run, its data's shape, and its newest checkpoint."""
+    """Settings of a run, or of the last one of a chain, its data's shape, and its newest checkpoint."""
+    if (path / "chain.yaml").is_file():
+        path = max((p for p in path.glob("[1-9]-*") if (p / CONFIG).is_file()), default=path)
     if not (path / CONFIG).is_file() or not (path / DATA).is_file():
         raise InputError(f"no run in {path}", "give a directory that 'tilework train' wrote")
     run: Run = decode(Run, read_yaml(path / CONFIG))

@@ -268,7 +268,7 @@ def _write_graph(file: Path, whole: _Whole, x: Tensor, logits: Tensor) -> Graph:
             program = torch.onnx.export(
                 whole,
                 (x,),
-                input_names=["input"],
+                input_names=["ids" if x.ndim == 3 else "pixels"],
                 output_names=["logits"],
                 dynamic_shapes={"x": {0: "batch"}},
                 dynamo=True,
@@ -289,4 +289,6 @@ def _write_graph(file: Path, whole: _Whole, x: Tensor, logits: Tensor) -> Graph:
         raise TileworkError(f"the ONNX logits differ by {difference:.3g}, more than {TOLERANCE}", "leave --onnx out")
     shape = ", ".join(map(str, x.shape[1:]))
     kind = "ids" if x.ndim == 3 else "pixels"
-    return Graph(f"{kind} (B, {shape}) {str(x.dtype)[6:]}", f"logits (B, {logits.shape[1]}) float32", difference)
+    numbers = ", numbered as in the store: place in 'used' of codebook.safetensors" if x.ndim == 3 else ""
+    kept = f"{kind} (B, {shape}) {str(x.dtype)[6:]}{numbers}"
+    return Graph(kept, f"logits (B, {logits.shape[1]}) float32", difference)
