@@ -200,7 +200,12 @@ SMALL = [
     for i in (0, 1)
     for setting in ("fit.steps=3", "fit.batch=12", "fit.save_every=1", "model.width=16", "model.depth=1")
 ]
-SMALL += ["links.0.run.augment.0.size=[8,8]", "links.0.run.evaluation.1.size=[8,8]", "links.1.run.size=[32,32]"]
+SMALL += [
+    "links.0.run.codes=[8,8]",
+    "links.0.run.augment.0.size=[8,8]",
+    "links.0.run.evaluation.1.size=[8,8]",
+    "links.1.run.size=[32,32]",
+]
 SMALL += [
     "links.1.run.augment.0.size=[32,32]",
     "links.1.run.evaluation.0.size=[32,32]",
@@ -351,7 +356,7 @@ BAD: list[tuple[Callable[[Call], Any], type[TileworkError], str]] = [
     (more_classes, InputError, "a class 'class3' that training does not know: remove or rename"),
     (fewer_classes, InputError, "other classes than training: tokenize it like"),
     (val_of_tokens, InputError, "is not of the same kind as .*: use two stores, or two folders"),
-    (val_of_another_tokenizer, InputError, "has another codebook than .*: tokenize it with the same"),
+    (val_of_another_tokenizer, InputError, "has another codebook than .*: tokenize it like that one"),
     (large_batch, ConfigError, "24 samples do not fill a batch of 64: lower fit.batch"),
     (one_class, InputError, "one class only .*: add a folder"),
 ]

@@ -261,14 +261,14 @@ def _onnxruntime() -> Any:
 
 def _write_graph(file: Path, whole: _Whole, x: Tensor, logits: Tensor) -> Graph:
     """The whole of it as one ONNX file (weights beside it above 2 GB), run again on two batch sizes."""
-    runtime = _onnxruntime()
+    runtime, kind = _onnxruntime(), "ids" if x.ndim == 3 else "pixels"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the exporter's own parts
             program = torch.onnx.export(
                 whole,
                 (x,),
-                input_names=["ids" if x.ndim == 3 else "pixels"],
+                input_names=[kind],
                 output_names=["logits"],
                 dynamic_shapes={"x": {0: "batch"}},
                 dynamo=True,
@@ -279,7 +279,7 @@ def _write_graph(file: Path, whole: _Whole, x: Tensor, logits: Tensor) -> Graph:
             node.metadata_props.clear()  # stack traces, with the paths of this machine
         program.save(file)
         session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        found = [torch.from_numpy(session.run(None, {"input": x[:n].numpy()})[0]) for n in (1, SAMPLES)]
+        found = [torch.from_numpy(session.run(None, {kind: x[:n].numpy()})[0]) for n in (1, SAMPLES)]
     except OSError:
         raise
     except Exception as error:  # of the exporter or the runtime, each of its own kind
@@ -288,7 +288,6 @@ def _write_graph(file: Path, whole: _Whole, x: Tensor, logits: Tensor) -> Graph:
     if not difference <= TOLERANCE:  # nor is NaN
         raise TileworkError(f"the ONNX logits differ by {difference:.3g}, more than {TOLERANCE}", "leave --onnx out")
     shape = ", ".join(map(str, x.shape[1:]))
-    kind = "ids" if x.ndim == 3 else "pixels"
     numbers = ", numbered as in the store: place in 'used' of codebook.safetensors" if x.ndim == 3 else ""
     kept = f"{kind} (B, {shape}) {str(x.dtype)[6:]}{numbers}"
     return Graph(kept, f"logits (B, {logits.shape[1]}) float32", difference)
