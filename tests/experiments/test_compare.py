@@ -19,6 +19,7 @@ from PIL import Image
 from small_data import write_images
 from tilework.augment import CentreCrop, Embed, Normalise, RandomResizedCrop, TokenCrop, TokenEda
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError, TileworkError
+from tilework.core.files import locked
 from tilework.data import ImageFolder
 from tilework.experiments.compare import Compare, augmentation, parse_row, rows
 from tilework.layers.stems import PatchStemConfig, StemConfig, TokenF16StemConfig
@@ -268,3 +269,23 @@ def test_names_of_rows_and_augmentations() -> None:
     assert set(rows) == {"pixels", "uniform", "score", "resolution", "jpeg", "tokens", "plain", "views", "chain"}
     assert augmentation(tiny_pixel()) == "random_resized_crop"
     assert augmentation(tiny_token()) == "token_eda, token_crop"
+
+
+def test_what_a_killed_write_left_is_cleared_and_one_process_works_at_a_time(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    job(data, out, ("pixels",)).run()
+    left = out / "data/.jpeg-10.12345678.tmp"
+    left.mkdir(parents=True)
+    with locked(out), pytest.raises(OutputError, match="in use"):
+        job(data, out, ("pixels", "jpeg:10")).run()
+    assert left.exists()
+    job(data, out, ("pixels", "jpeg:10")).run()
+    assert not left.exists()
+
+
+def test_recipes_and_shares_are_checked_before_anything_is_written(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="takes ids but gets pixels"):
+        job(data, tmp_path / "out", ("pixels",), pixel_recipe="tiny_token").run()
+    with pytest.raises(ConfigError, match=r"row 'uniform:0.01' does not fill a batch of 8"):
+        job(data, tmp_path / "out", ("pixels", "uniform:0.01")).run()
+    assert not (tmp_path / "out").exists()

@@ -149,3 +149,8 @@ def test_unknown_setting_is_refused_with_a_near_one() -> None:
 def test_stem_of_a_vit_is_refused_by_a_resnet() -> None:
     with pytest.raises(ConfigError, match="no ResNet with stem"):
         create_model("resnet18", stem=PatchStemConfig())
+
+
+def test_a_kind_of_input_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'pixels' or 'tokens'"):
+        create_model("vit_ti", input="token", code_dim=32)  # type: ignore[arg-type]

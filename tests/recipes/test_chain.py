@@ -27,7 +27,7 @@ from tilework.core.files import sha256
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import Chain, Link, Run, build, chains, train_chain
+from tilework.recipes import Chain, Link, Run, build, chains, evaluate_run, train_chain
 from tilework.recipes.build import build_model, load_run
 from tilework.store import StoreWriter
 from tilework.tokenizers import VitVqConfig
@@ -436,3 +436,16 @@ def test_a_chain_may_be_called_by_another_path_or_moved(
     (tmp_path / "out").rename(tmp_path / "moved")
     made.train(Path("moved"))
     assert weights(tmp_path / "moved") == weights(made.out)
+
+
+def test_a_chain_is_taken_where_a_run_is(tmp_path: Path) -> None:
+    """Its last link speaks for it."""
+    data = write_store(tmp_path / "x.tok")
+    vit = VitConfig(width=16, depth=1, heads=2, stem=TokenStemConfig())
+    fit = FitConfig(epochs=1, batch=12)
+    run = Run(vit, ClassifyConfig(), (Embed(),), (Embed(),), fit=fit)
+    train_chain(
+        Chain((Link("first", run), Link("second", run))), [data, data], [None, None], tmp_path / "out", quiet=True
+    )
+    chained, alone = (evaluate_run(path, data) for path in (tmp_path / "out", tmp_path / "out/2-second"))
+    assert np.array_equal(chained.probabilities, alone.probabilities)

@@ -15,6 +15,7 @@ from tilework.augment import CentreCrop, Embed, Flip, Normalise, RandomResizedCr
 from tilework.core.config import decode, encode, read_yaml_text, resolve, to_yaml
 from tilework.core.distributed import World
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.core.files import locked, make_directory
 from tilework.core.rng import Draws
 from tilework.data import ImageFolder
 from tilework.layers.stems import TokenStemConfig
@@ -289,3 +290,19 @@ def test_codes_of_another_grid_are_refused_before_the_first_step(name: str, tmp_
     with pytest.raises(ConfigError, match=r"made for .* codes, .* has 24x24"):
         prepare(run, tmp_path / "x.tok", None, tmp_path / "run", CPU, name, quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("size", ["[12,12]", "[15,15]"])
+def test_training_and_evaluation_must_end_in_the_same_shape(size: str, tmp_path: Path) -> None:
+    run = resolve(recipes["seit_cpu"](), None, ["fit.batch=4", f"augment.1.size={size}"])
+    with StoreWriter(tmp_path / "x.tok", np.eye(4, 8), ["a", "b"]) as writer:
+        writer.add(np.zeros((8, 16, 16), int), np.arange(8) % 2, [str(i) for i in range(8)])
+    with pytest.raises(ConfigError, match=r"training ends in 8 channels on .* evaluation in 8 channels on 14x14"):
+        prepare(run, tmp_path / "x.tok", None, tmp_path / "run", CPU, "x", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_in_use_is_refused(store: Path, tmp_path: Path) -> None:
+    make_directory(tmp_path / "run")
+    with locked(tmp_path / "run"), pytest.raises(OutputError, match="in use by another process"):
+        train(small(), store, None, tmp_path / "run", quiet=True)

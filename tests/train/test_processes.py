@@ -85,3 +85,14 @@ def test_workers_end_when_their_launcher_is_killed(store: Path, tmp_path: Path) 
         for process in (running.pid, *workers):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+
+
+def test_sigterm_outside_of_training_ends_with_75_too(tmp_path: Path) -> None:
+    """A command that only reads and writes: nothing to save, the same code."""
+    code = (
+        "import os, signal, tilework.cli.main as m\n"
+        "m._run = lambda args: os.kill(os.getpid(), signal.SIGTERM)\nm.main([])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 75
+    assert ended.stderr == "tilework: stopped by a signal: run it again to go on\n"
