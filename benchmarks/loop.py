@@ -40,7 +40,7 @@ from tilework.train import FitConfig, Job, OptimConfig, fit
 
 K, C, GRID, CROP, CLASSES = 391, 32, 32, 28, 1000
 CPU = World(0, 1, torch.device("cpu"))
-PAIRS = 15
+PAIRS = 31
 
 
 class Average(Model):
