@@ -1,6 +1,6 @@
 """A list of runs, executed one after another, each resumable: what every table of results is made with.
 
-OUT/runs/ROW/seed-N holds one run; a run that has its results is not repeated. OUT/trials.json names them.
+OUT/runs/ROW/seed-N holds one run; a run that has its results is not repeated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from tilework.core.config import encode
 from tilework.core.errors import OutputError
 from tilework.core.files import make_directory, write_json
-from tilework.experiments.statistics import pooled_deviation, resolvable
+from tilework.experiments.statistics import paired_difference, pooled_deviation, resolvable
 from tilework.recipes import Chain, Link, Run, train, train_chain
 from tilework.recipes.build import RESULTS
 
@@ -97,7 +97,8 @@ def run_trials(
 def summarise(outcomes: Sequence[Outcome], metric: str = "top1") -> dict[str, dict[str, Any]]:
     """Mean and spread of each row over its seeds, and the smallest difference from the first row it can tell.
 
-    The deviation between seeds is pooled over the rows that have several.
+    The deviation between seeds is pooled over the rows that have several. `paired`: mean difference over the seeds that
+    both rows have, and how large it must be to be more than chance, where they share several.
     """
     rows: dict[str, dict[int, float]] = {}
     for outcome in outcomes:
@@ -109,6 +110,8 @@ def summarise(outcomes: Sequence[Outcome], metric: str = "top1") -> dict[str, di
         numbers = list(values.values())
         smallest = resolvable(deviation, len(numbers), len(first), degrees) if degrees else None
         difference = mean(numbers) - mean(first.values())
+        shared = sorted(values.keys() & first.keys())
+        paired = paired_difference([values[s] for s in shared], [first[s] for s in shared]) if len(shared) > 1 else None
         table[name] = {
             "seeds": list(values),
             metric: numbers,
@@ -117,5 +120,6 @@ def summarise(outcomes: Sequence[Outcome], metric: str = "top1") -> dict[str, di
             "difference": difference,
             "resolvable": smallest,
             "resolved": None if smallest is None else abs(difference) > smallest,
+            "paired": paired,
         }
     return table
