@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +59,9 @@ def import_timm() -> Any:
         return importlib.import_module("timm")
     except Exception as error:  # a torchvision of another torch fails in its own ways
         reason = " ".join(str(error).split())
-        raise MachineError(f"timm cannot be imported ({reason})", "pip install 'tilework[timm]'") from error
+        there = importlib.util.find_spec("timm") is not None
+        hint = "install torch and torchvision from the same index" if there else "pip install 'tilework[timm]'"
+        raise MachineError(f"timm cannot be imported ({reason})", hint) from error
 
 
 class TimmModel(Model):
