@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from tilework.augment import CutMix, CutMixOrMixup, Mixup, RandomResizedCrop, TokenAdapt, apply_all
 from tilework.augment.affine import Geometry, warp
-from tilework.augment.token_adapt import load_adapter, save_adapter
+from tilework.augment.adapter import load_adapter, save_adapter
 from tilework.core.batch import Batch, Mix, Target
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from small_data import write_images
 from tilework.augment import Embed, TokenAdapt
 from tilework.augment.affine import Geometry
-from tilework.augment.token_adapt import load_adapter
+from tilework.augment.adapter import load_adapter
 from tilework.core.batch import Batch, Mix, Target
 from tilework.core.config import resolve
 from tilework.core.distributed import World

@@ -10,19 +10,22 @@ from tilework.augment.mixing import CutMix, CutMixOrMixup, Mixup
 from tilework.augment.noise import EmbeddingNoise
 from tilework.augment.normalise import Normalise
 from tilework.augment.rand_augment import RandAugment
-from tilework.augment.token_adapt import TokenAdapt
+from tilework.augment.token_adapt import LikePixels, TokenAdapt
 from tilework.augment.token_crop import TokenCrop
 from tilework.augment.token_eda import TokenEda
+from tilework.augment.token_geometry import CodeCut, TokenGeometry
 
 __all__ = [
     "Augment",
     "CentreCrop",
+    "CodeCut",
     "CutMix",
     "CutMixOrMixup",
     "Embed",
     "EmbeddingNoise",
     "Erase",
     "Flip",
+    "LikePixels",
     "Mixup",
     "Normalise",
     "RandAugment",
@@ -31,6 +34,7 @@ __all__ = [
     "TokenColour",
     "TokenCrop",
     "TokenEda",
+    "TokenGeometry",
     "apply_all",
     "check_chain",
 ]

@@ -27,8 +27,11 @@ class Augment:
     gives: ClassVar[Stage | None] = None  # what it returns, if not what it took
     dense: ClassVar[bool] = False  # draws a number per element, from torch's generator, which the step seeds
 
-    def bind(self, codebook: Tensor | None) -> Augment:
-        """The same step with what it needs of the data."""
+    def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> Augment:
+        """The same step with what it needs of the data.
+
+        codebook: the tokenizer's vectors of the codes, (K, C); table: vectors that were learnt to stand for them.
+        """
         return self
 
     def sample(self, draws: Draws, batch: Batch) -> Any:

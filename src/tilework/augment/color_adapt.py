@@ -48,14 +48,22 @@ class TokenColour(Augment):
         if min(self.noise, self.adapt) < 0 or self.noise + self.adapt > 1:
             raise ValueError(f"noise {self.noise} and adapt {self.adapt} are no probabilities of exclusive choices")
 
-    def sample(self, draws: Draws, batch: Batch) -> Colours:
-        """Which change each sample gets."""
+    def draw(self, draws: Draws, shape: tuple[int, int, int]) -> Colours:
+        """Which change each sample gets. shape: C, H, W."""
         u = draws.uniform("token_colour")[:, 0]
         adapted = (u >= self.noise) & (u < self.noise + self.adapt)
-        return Colours(sample_noise(u < self.noise, batch.x), adapted)
+        return Colours(sample_noise(u < self.noise, shape), adapted)
+
+    def change(self, x: Tensor, p: Colours) -> Tensor:
+        """x: (B, C, H, W); the colours are those of the neighbours before any change."""
+        if self.adapt:
+            x = torch.where(p.adapted[:, None, None, None], adapt_colour(x, x.roll(1, 0)), x)
+        return add_noise(x, p.noise) if self.noise else x
+
+    def sample(self, draws: Draws, batch: Batch) -> Colours:
+        """See `draw`."""
+        return self.draw(draws, (batch.x.shape[1], *batch.x.shape[2:]))
 
     def apply(self, batch: Batch, p: Colours) -> Batch:
-        """x: (B, C, H, W); the colours are those of the neighbours before any change."""
-        coloured = adapt_colour(batch.x, batch.x.roll(1, 0))
-        x = torch.where(p.adapted[:, None, None, None], coloured, batch.x)
-        return batch.changed(x=add_noise(x, p.noise))
+        """See `change`."""
+        return batch.changed(x=self.change(batch.x, p))

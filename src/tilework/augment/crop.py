@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from tilework.augment.augment import Augment
-from tilework.core.batch import Batch
+from tilework.core.batch import Batch, Stage
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
@@ -115,10 +115,11 @@ class RandomResizedCrop(Augment):
 class CentreCrop(Augment):
     """The middle of the map, unscaled."""
 
+    stages: ClassVar[tuple[Stage, ...]] = ("ids", "map", "pixels")
     size: tuple[int, int] = (28, 28)
 
     def apply(self, batch: Batch, p: Any) -> Batch:
-        """x: (B, C, H, W) to (B, C, h, w); columns follow."""
+        """x: (B, ..., H, W) to (B, ..., h, w); columns follow."""
         height, width = batch.x.shape[-2:]
         h, w = self.size
         if h > height or w > width:

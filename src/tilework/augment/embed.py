@@ -30,13 +30,15 @@ class Embed(Augment):
     standardise: bool = False
     codebook: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # (K, C)
 
-    def bind(self, codebook: Tensor | None) -> Embed:
-        """The same step with the codebook of the data."""
+    def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> Embed:
+        """The same step with the codebook of the data, or the table as it is."""
         if codebook is None:
             raise ConfigError("augmentation 'embed' needs a codebook", "train on a token store")
         if not codebook.shape[1]:
             raise ConfigError("the store has no code vectors", "convert it again with --codebook")
-        if self.standardise:
+        if table is not None:
+            codebook = table
+        elif self.standardise:
             codebook = (codebook - codebook.mean(0)) / codebook.std(0, correction=0).clamp(min=1e-6)
         bound = Embed(self.standardise)
         object.__setattr__(bound, "codebook", codebook)

@@ -24,16 +24,16 @@ class Noise:
     values: Tensor  # (n, C, H, W)
 
 
-def sample_noise(chosen: Tensor, x: Tensor, scale: float = 1.0) -> Noise:
-    """n_c + n, n_c ~ N(0, 1) per channel, n ~ N(0, 1) per element. chosen: (B,) bool; x: (B, C, H, W).
+def sample_noise(chosen: Tensor, shape: tuple[int, int, int], scale: float = 1.0) -> Noise:
+    """n_c + n, n_c ~ N(0, 1) per channel, n ~ N(0, 1) per element. chosen: (B,) bool; shape: C, H, W.
 
     On a CPU for the chosen samples alone, elsewhere for all: counting would wait for the device.
     """
-    counted = x.device.type == "cpu"
-    rows = chosen.nonzero()[:, 0] if counted else torch.arange(len(chosen), device=x.device)
-    _, channels, height, width = x.shape
-    dense = torch.randn(len(rows), height, width, channels, device=x.device)  # as code maps lie in memory
-    dense.add_(torch.randn(len(rows), 1, 1, channels, device=x.device))
+    device, (channels, height, width) = chosen.device, shape
+    counted = device.type == "cpu"
+    rows = chosen.nonzero()[:, 0] if counted else torch.arange(len(chosen), device=device)
+    dense = torch.randn(len(rows), height, width, channels, device=device)  # as code maps lie in memory
+    dense.add_(torch.randn(len(rows), 1, 1, channels, device=device))
     if not counted or scale != 1:
         dense.mul_(chosen[rows, None, None, None] * scale)
     return Noise(rows, dense.permute(0, 3, 1, 2))
@@ -61,7 +61,8 @@ class EmbeddingNoise(Augment):
 
     def sample(self, draws: Draws, batch: Batch) -> Noise:
         """The noise of the chosen samples."""
-        return sample_noise(draws.uniform("embedding_noise")[:, 0] < self.probability, batch.x, self.scale)
+        chosen = draws.uniform("embedding_noise")[:, 0] < self.probability
+        return sample_noise(chosen, (batch.x.shape[1], *batch.x.shape[2:]), self.scale)
 
     def apply(self, batch: Batch, p: Noise) -> Batch:
         """x: (B, C, H, W)."""

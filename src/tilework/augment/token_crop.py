@@ -53,10 +53,10 @@ class TokenCrop(RandomResizedCrop):
     standardise: bool = False  # as in 'embed'
     codebook: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # (K, C)
 
-    def bind(self, codebook: Tensor | None) -> TokenCrop:
-        """The same step with the codebook of the data."""
+    def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> TokenCrop:
+        """The same step with the codebook of the data, or the table as it is."""
         bound = replace(self)
-        object.__setattr__(bound, "codebook", Embed(self.standardise).bind(codebook).codebook)
+        object.__setattr__(bound, "codebook", Embed(self.standardise).bind(codebook, table).codebook)
         return bound
 
     def apply(self, batch: Batch, p: Tensor) -> Batch:

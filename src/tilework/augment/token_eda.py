@@ -112,7 +112,7 @@ class TokenEda(Augment):
         if not (0 <= self.replaced <= 1 and 0 <= self.side <= 0.5 and self.nearest >= 1):
             raise ValueError("replaced must lie in [0, 1], side in [0, 0.5], nearest must be at least 1")
 
-    def bind(self, codebook: Tensor | None) -> TokenEda:
+    def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> TokenEda:
         """The same step with the synonyms of a codebook, (K, C)."""
         if codebook is None or not codebook.shape[1]:
             raise ConfigError("augmentation 'token_eda' needs code vectors", "train on a token store that has them")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from json import dumps
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,15 +10,6 @@ from tyro.conf import Positional, arg
 
 from tilework.cli.arguments import Device, DryRun, Json, OptionalPath, Settings
 from tilework.cli.output import show
-
-
-def tokenizer_settings(path: Path) -> tuple[str, ...]:
-    """What a recipe has to know of a tokenizer."""
-    from tilework.tokenizers import load_tokenizer
-
-    known, card = load_tokenizer(path)
-    size, quoted = list(card.size), dumps(str(path))  # a path may look like a number or a comment
-    return f"objective.tokenizer={quoted}", f"model.code_dim={known.codebook.shape[1]}", f"size={size}"
 
 
 def train(
@@ -31,6 +22,7 @@ def train(
     out: Path,
     start: OptionalPath = None,
     tokenizer: OptionalPath = None,
+    adapter: OptionalPath = None,
     config: OptionalPath = None,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -52,20 +44,21 @@ def train(
         val: Token store or image folder to evaluate on; for a chain one for each link, 'none' for no evaluation.
         out: Directory of the run: settings, log, checkpoints, results.
         start: Run or checkpoint file (timm's ViT and DeiT too) whose weights to begin with.
-        tokenizer: Directory of the tokenizer, for recipes that learn about one (token_adapt).
+        tokenizer: Directory of the tokenizer, for recipes that learn about one (token_adapt) or decode.
+        adapter: Directory of a trained TokenAdapt (OUT/token_adapt of such a run), for recipes that augment with it.
         config: YAML file over the recipe.
     """
     from tilework.core.config import resolve
     from tilework.core.errors import ConfigError
     from tilework.core.registry import nearest
-    from tilework.recipes import chains, check_links, plan, recipes, train_chain
+    from tilework.recipes import Chain, chains, check_links, equip, plan, recipes, train_chain
     from tilework.recipes import train as run_recipe
 
-    if tokenizer is not None:
-        settings = (*tokenizer_settings(tokenizer), *settings)
+    tools = {"tokenizer": tokenizer, "adapter": adapter}
     judges = [None if str(path) == "none" else path for path in val] or [None] * len(data)
     if recipe in list(chains):
-        chain = resolve(chains[recipe](), config, settings)
+        links = (replace(link, run=equip(link.run, **tools)) for link in chains[recipe]().links)
+        chain = resolve(Chain(tuple(links)), config, settings)
         if dry_run:
             check_links(chain, data, judges, start)
             plans = zip(chain.links, data, judges, strict=True)
@@ -75,7 +68,7 @@ def train(
     elif recipe not in list(recipes):
         raise ConfigError(f"unknown recipe '{recipe}'", nearest(recipe, [*recipes, *chains]))
     else:
-        run = resolve(recipes[recipe](), config, settings)
+        run = resolve(equip(recipes[recipe](), **tools), config, settings)
         if len(data) != 1 or len(judges) != 1:
             raise ConfigError(f"'{recipe}' is one run, not a chain", "give --data and --val one path each")
         if dry_run:

@@ -4,6 +4,7 @@ from tilework.data.dataset import TokenDataset
 from tilework.data.images import Broken, ImageFolder, ImageSource, decode_image
 from tilework.data.loader import Loader, in_order
 from tilework.data.order import epoch_order
+from tilework.data.part import Part
 from tilework.data.source import Source
 from tilework.data.tokens import TokenSource
 
@@ -12,6 +13,7 @@ __all__ = [
     "ImageFolder",
     "ImageSource",
     "Loader",
+    "Part",
     "Source",
     "TokenDataset",
     "TokenSource",

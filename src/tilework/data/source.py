@@ -16,10 +16,21 @@ from tilework.core.batch import Batch, Stage
 class Source(Protocol):
     """A data set that gives any set of its samples as a batch on the host."""
 
-    stage: Stage  # "ids" or "pixels"
-    grid: tuple[int, int]
-    together: int  # samples worth reading in one call
-    codebook: torch.Tensor | None  # (K, C) for ids
+    @property
+    def stage(self) -> Stage:
+        """What its samples are: "ids" or "pixels"."""
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Of codes or pixels."""
+
+    @property
+    def together(self) -> int:
+        """Samples worth reading in one call."""
+
+    @property
+    def codebook(self) -> torch.Tensor | None:
+        """(K, C) for ids."""
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -41,12 +41,12 @@ class StemConfig:
 class PatchStem(Stem):
     """Pixels to tokens by one linear map per patch (ViT)."""
 
-    takes = "pixels"
+    takes: Stage = "pixels"
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int, patch: int) -> None:
         super().__init__()
         if grid[0] % patch or grid[1] % patch:
-            raise ConfigError(f"an image of {grid[0]}x{grid[1]} is not a whole number of {patch} px patches")
+            raise ConfigError(f"a grid of {grid[0]}x{grid[1]} does not divide into patches of {patch}", "change a size")
         self.grid = (grid[0] // patch, grid[1] // patch)
         self.proj = nn.Conv2d(channels, width, patch, stride=patch)
 
@@ -70,7 +70,7 @@ class PatchStemConfig(StemConfig):
 class TokenStem(Stem):
     """Code map to tokens with overlapping 4x4 windows (SeiT, Stem-Adapter)."""
 
-    takes = "map"
+    takes: Stage = "map"
 
     def __init__(self, code_dim: int, grid: tuple[int, int], width: int) -> None:
         super().__init__()
@@ -94,13 +94,31 @@ class TokenStemConfig(StemConfig):
         return TokenStem(channels, grid, width)
 
 
+class TokenPatchStem(PatchStem):
+    """Code map to tokens by one linear map per patch of codes: no token knows of its neighbours' codes (SeiT++)."""
+
+    takes: Stage = "map"
+
+
+@StemConfig.choices.add("token_patch")
+@dataclass(frozen=True)
+class TokenPatchStemConfig(StemConfig):
+    """Non-overlapping patches of codes, for masked token modelling."""
+
+    patch: int = 2
+
+    def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
+        """The stem for codes of `channels` dimensions on `grid`."""
+        return TokenPatchStem(channels, grid, width, self.patch)
+
+
 class TokenF16Stem(Stem):
     """Code map of an f16 tokenizer to tokens, one per code, with 2x2 windows.
 
     A row below and a column on the right are padded with zeros, so that the grid is kept: our choice.
     """
 
-    takes = "map"
+    takes: Stage = "map"
 
     def __init__(self, code_dim: int, grid: tuple[int, int], width: int) -> None:
         super().__init__()

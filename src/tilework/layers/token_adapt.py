@@ -17,22 +17,24 @@ class TokenAdaptNetwork(nn.Module):
     """f doubles the grid, g halves it; between them lies what may be flipped, turned, cropped and mixed like pixels.
 
     Independent of the vocabulary and the grid. Code vectors are standardised on the way in and back on the way out.
+    codes: size of the vocabulary for the published end, a linear map to logits instead of code vectors; its 768
+    parameters less elsewhere are read here as two maps to the width without bias.
     """
 
     mean: Tensor  # (C,) of the code vectors
     deviation: Tensor  # of them, over all channels
 
-    def __init__(self, code_dim: int, width: int = 384, heads: int = 6, mlp_ratio: float = 4.0) -> None:
+    def __init__(self, code_dim: int, width: int = 384, heads: int = 6, codes: int = 0) -> None:
         super().__init__()
         if width % 4:
             raise ConfigError(f"positions need a width divisible by 4, not {width}", "change model.width")
-        self.width = width
-        self.inlet = nn.Linear(code_dim, width)
-        self.forth = Block(width, heads, mlp_ratio)
+        self.width, self.codes = width, codes
+        self.inlet = nn.Linear(code_dim, width, bias=not codes)
+        self.forth = Block(width, heads)
         self.spread = nn.ConvTranspose2d(width, code_dim, 2, stride=2)
-        self.gather = nn.Conv2d(code_dim, width, 2, stride=2)
-        self.back = Block(width, heads, mlp_ratio)
-        self.outlet = nn.Linear(width, code_dim)
+        self.gather = nn.Conv2d(code_dim, width, 2, stride=2, bias=not codes)
+        self.back = Block(width, heads)
+        self.outlet = nn.Linear(width, codes or code_dim)
         self.register_buffer("mean", torch.zeros(code_dim))
         self.register_buffer("deviation", torch.ones(()))
 
@@ -46,19 +48,17 @@ class TokenAdaptNetwork(nn.Module):
         x = (z.permute(0, 2, 3, 1) - self.mean) / self.deviation
         return self.spread(self._mix(self.forth, self.inlet(x)))
 
-    def g(self, s: Tensor) -> Tensor:
-        """An augmented map to code vectors, not yet quantised. s: (B, C, 2 H, 2 W); returns (B, C, H, W)."""
+    def g(self, s: Tensor, codebook: Tensor) -> Tensor:
+        """An augmented map to logits of codes. s: (B, C, 2 H, 2 W); codebook: (K, C); returns (B, H, W, K).
+
+        Eq. 3: how near each vector lies to each code, on the scale of the codes' deviation.
+        """
         x = self._mix(self.back, self.gather(s).permute(0, 2, 3, 1))  # (B, D, H, W)
-        return (self.outlet(x.permute(0, 2, 3, 1)) * self.deviation + self.mean).permute(0, 3, 1, 2)
-
-    def logits(self, z: Tensor, codebook: Tensor) -> Tensor:
-        """Eq. 3: how near each vector lies to each code, on the scale of the codes' deviation. Returns (B, H, W, K)."""
-        near = z.permute(0, 2, 3, 1) @ codebook.T - codebook.square().sum(1) / 2  # squared distances but for a constant
-        return near / self.deviation.square()
-
-    def nearest(self, z: Tensor, codebook: Tensor) -> Tensor:
-        """Eq. 2: quantisation. z: (B, C, H, W); returns (B, H, W) int64."""
-        return self.logits(z, codebook).argmax(-1)
+        z = self.outlet(x.permute(0, 2, 3, 1))  # (B, H, W, C), standardised, or logits
+        if self.codes:
+            return z
+        code = (codebook - self.mean) / self.deviation
+        return z @ code.T - code.square().sum(1) / 2  # squared distances but for a constant
 
     def _mix(self, block: Block, x: Tensor) -> Tensor:
         """A block of attention with fixed positions. x: (B, H, W, D); returns (B, D, H, W)."""

@@ -23,7 +23,8 @@ class TokenAdaptModelConfig(ModelConfig):
     code_dim: int = 32
     width: int = 384
     heads: int = 6
+    codes: int = 0  # ends in logits of that many, as published; 0: in code vectors, for any cut of the codebook
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> TokenAdaptModel:
         """The network, whatever the images."""
-        return TokenAdaptModel(self.code_dim, self.width, self.heads)
+        return TokenAdaptModel(self.code_dim, self.width, self.heads, self.codes)

@@ -104,7 +104,7 @@ class Vit(Model):
         for block in self.blocks:
             tokens, share = block(tokens, share)
         tokens = self.norm(tokens)
-        pooled = self.config.pool == "mean"
+        pooled = self.config.pool == "mean" and tokens.shape[1] > 1  # nothing visible leaves the class token
         read = tokens[:, 1:].mean(1) if pooled else tokens[:, 0]
         if share is not None:
             share = share[:, 1:].mean(1) if pooled else share[:, 0]

@@ -3,6 +3,7 @@
 from tilework.objectives.adapt import Adapt, AdaptConfig
 from tilework.objectives.classify import Classify, ClassifyConfig
 from tilework.objectives.classify_scored import ClassifyScored, ClassifyScoredConfig
+from tilework.objectives.masked import Masked, MaskedConfig
 from tilework.objectives.objective import Combined, Objective, ObjectiveConfig, soft_cross_entropy
 from tilework.objectives.reconstruct import Reconstruct, ReconstructConfig
 
@@ -14,6 +15,8 @@ __all__ = [
     "ClassifyScored",
     "ClassifyScoredConfig",
     "Combined",
+    "Masked",
+    "MaskedConfig",
     "Objective",
     "ObjectiveConfig",
     "Reconstruct",

@@ -12,15 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tilework.augment.adapter import save_adapter
 from tilework.augment.affine import Geometry, warp
 from tilework.augment.mixing import CutMixOrMixup
-from tilework.augment.token_adapt import save_adapter
 from tilework.core.batch import Batch, Mix
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.objectives.objective import Objective, ObjectiveConfig
 from tilework.tokenizers import Tokenizer, load_tokenizer
+from tilework.tokenizers.decode_encode import mixed
 from tilework.tokenizers.tokenizer import Card
 
 
@@ -34,7 +35,7 @@ class AdaptConfig(ObjectiveConfig):
     mixing: CutMixOrMixup = field(default_factory=CutMixOrMixup)
     mix: float = 0.3  # probability of mixing at all
 
-    def build(self, model: nn.Module) -> Adapt:
+    def build(self, model: nn.Module, codebook: Tensor | None = None) -> Adapt:
         """The objective around a network, with its tokenizer."""
         if not isinstance(model, TokenAdaptNetwork):
             raise ConfigError(f"a {type(model).__name__} is no TokenAdapt", "set model to 'token_adapt'")
@@ -90,11 +91,7 @@ class Adapt(Objective):
     def image(self, x: Tensor, affine: Tensor, size: tuple[int, int], mix: Mix | None = None) -> Tensor:
         """A(x) in pixels, for a code grid of `size`; boxes of a mixture end where they do on the map."""
         patch = self.tokenizer.patch
-        moved = warp(x, affine, (size[0] * patch, size[1] * patch))
-        if mix is None:
-            return moved
-        own = F.interpolate(mix.own[:, None], moved.shape[2:], mode="nearest")[:, 0]
-        return Mix(mix.partner, own).apply(moved)
+        return mixed(warp(x, affine, (size[0] * patch, size[1] * patch)), mix)
 
     def predict(
         self, model: TokenAdaptNetwork, ids: Tensor, affine: Tensor, size: tuple[int, int], mix: Mix | None = None
@@ -102,7 +99,7 @@ class Adapt(Objective):
         """Logits of the codes of A(x) from the codes of x. ids: (B, h, w); returns (B, h', w', K)."""
         codebook = self._on(ids.device).codebook
         moved = warp(model.f(F.embedding(ids, codebook).permute(0, 3, 1, 2)), affine, (2 * size[0], 2 * size[1]))
-        return model.logits(model.g(moved if mix is None else mix.apply(moved)), codebook)
+        return model.g(moved if mix is None else mix.apply(moved), codebook)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Share of equal codes for identity, flip, affine and crop: through the model, and of the grid itself."""

@@ -27,7 +27,7 @@ class ClassifyConfig(ObjectiveConfig):
         if len(classes) < 2:
             raise InputError(f"the data have one class only ('{classes[0]}')", "add a folder for a second class")
 
-    def build(self, model: nn.Module) -> Classify:
+    def build(self, model: nn.Module, codebook: Tensor | None = None) -> Classify:
         """The objective around a classifier."""
         return Classify(model, self.smoothing)
 

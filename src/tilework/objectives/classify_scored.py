@@ -27,7 +27,7 @@ class ClassifyScoredConfig(ClassifyConfig):
 
     samples: int = 0  # of the training data
 
-    def build(self, model: nn.Module) -> ClassifyScored:
+    def build(self, model: nn.Module, codebook: Tensor | None = None) -> ClassifyScored:
         """The objective around a classifier."""
         return ClassifyScored(model, self.smoothing, self.samples)
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from tilework.augment import Augment
 from tilework.core.batch import Batch, Target
 from tilework.core.registry import Registry
 from tilework.core.rng import Draws
@@ -37,6 +38,10 @@ class Objective(nn.Module):
     def keep(self, model: nn.Module, out: Path) -> None:
         """Write what a finished run leaves for others beside its checkpoints; nothing by default."""
 
+    def learnt_table(self) -> Tensor | None:
+        """Vectors that it learnt to stand for the codes, (K, C), for runs that start from this one; none by default."""
+        return None
+
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
@@ -44,11 +49,17 @@ class ObjectiveConfig:
 
     choices: ClassVar[Registry[type[ObjectiveConfig]]] = Registry("objective")
 
+    labels: ClassVar[bool] = True  # whether its model tells classes apart
+
     def check(self, classes: tuple[str, ...], steps: int) -> None:
         """Refuse data or a number of steps that this objective cannot learn from."""
 
-    def build(self, model: nn.Module) -> Objective:
-        """The objective around a model."""
+    def inlet(self) -> tuple[Augment, ...]:
+        """Steps that lie between what the objective takes and what its model takes; none by default."""
+        return ()
+
+    def build(self, model: nn.Module, codebook: Tensor | None = None) -> Objective:
+        """The objective around a model. codebook: (K, C) of token stores."""
         raise NotImplementedError
 
 
@@ -81,6 +92,10 @@ class Combined(Objective):
     def keep(self, model: nn.Module, out: Path) -> None:
         """The main objective's."""
         self.main.keep(model, out)
+
+    def learnt_table(self) -> Tensor | None:
+        """The main objective's."""
+        return self.main.learnt_table()
 
 
 def soft_cross_entropy(logits: Tensor, target: Target, smoothing: float = 0.0) -> Tensor:

@@ -51,7 +51,7 @@ class ReconstructConfig(ObjectiveConfig):
                 "a perceptual loss needs both, its weight and the file of its network",
             )
 
-    def build(self, model: nn.Module) -> Reconstruct:
+    def build(self, model: nn.Module, codebook: Tensor | None = None) -> Reconstruct:
         """The objective around a tokenizer."""
         if not isinstance(model, Tokenizer):
             raise TypeError(f"{type(model).__name__} is not a tokenizer")

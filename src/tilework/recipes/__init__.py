@@ -6,7 +6,7 @@ from tilework.recipes import demo, seit, seitpp, tokenizers
 from tilework.recipes.build import evaluate_run, plan, prepare, train
 from tilework.recipes.chain import check_links, train_chain
 from tilework.recipes.export import export_run, load_exported
-from tilework.recipes.run import Chain, Extra, Link, Run, chain, chains, recipe, recipes
+from tilework.recipes.run import Chain, Extra, Link, Run, chain, chains, equip, recipe, recipes
 
 __all__ = [
     "Chain",
@@ -17,6 +17,7 @@ __all__ = [
     "chains",
     "check_links",
     "demo",
+    "equip",
     "evaluate_run",
     "export_run",
     "load_exported",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 from torch import Tensor, nn
 
 from tilework.augment import Augment, apply_all, check_chain
@@ -24,11 +21,12 @@ from tilework.core.distributed import World, pick_device, world
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError, TileworkError
 from tilework.core.files import is_free, locked, make_directory, write, write_json
 from tilework.core.rng import Draws
-from tilework.data import ImageFolder, ImageSource, Source, TokenSource
+from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
 from tilework.evaluation import Classification, average, classify
 from tilework.models import Model
 from tilework.models.weights import adopt, read_weights
 from tilework.objectives import Combined, Objective, ObjectiveConfig
+from tilework.recipes.codes import Codes, digest
 from tilework.recipes.run import Run
 from tilework.report import rows_of_pictures
 from tilework.store import Store
@@ -39,7 +37,6 @@ from tilework.train.checkpoint import latest_checkpoint, load_model_weights, mod
 from tilework.train.log import Bar, counted, notice
 
 CONFIG, DATA, RESULTS, QUARANTINE = "run.yaml", "data.json", "results.json", "quarantine.json"
-CODEBOOK = "codebook.safetensors"  # of the tokens that a run was trained on, and their numbers in the tokenizer
 
 
 @dataclass(frozen=True)
@@ -81,36 +78,39 @@ def open_source(
             one.close()
 
 
-def bind(augments: Sequence[Augment], source: Source, device: torch.device) -> tuple[Augment, ...]:
-    """Augmentations with the codebook of their data on the device."""
-    codebook = None if source.codebook is None else source.codebook.to(device)
-    return tuple(augment.bind(codebook) for augment in augments)
+def bind(
+    augments: Sequence[Augment], source: Source, device: torch.device, table: Tensor | None = None
+) -> tuple[Augment, ...]:
+    """Augmentations with the codebook of their data, or learnt vectors in its place, on the device."""
+    codebook, table = (None if t is None else t.to(device) for t in (source.codebook, table))
+    return tuple(augment.bind(codebook, table) for augment in augments)
 
 
 def data_spec(run: Run, source: Source, steps: Sequence[Augment] | None = None) -> DataSpec:
-    """What comes out of the evaluation pipeline, or of other steps, found by running it on one sample."""
+    """What the model gets after the evaluation pipeline, or after other steps, found by running it on one sample."""
     part = source.batch(np.arange(1))
-    chosen = run.evaluation if steps is None else steps
+    chosen = (*(run.evaluation if steps is None else steps), *run.objective.inlet())
     x = apply_all(bind(chosen, source, part.x.device), part, Draws(0, 0, part.index)).x
     if x.ndim != 4:
         raise ConfigError(f"the evaluation pipeline ends in {x.ndim - 1}-d samples", "add 'embed' to run.evaluation")
-    digest = "" if source.codebook is None else hashlib.sha256(source.codebook.numpy().tobytes()).hexdigest()
-    return DataSpec(source.stage, x.shape[1], (x.shape[2], x.shape[3]), source.classes, digest, source.grid)
+    grid = (x.shape[2], x.shape[3])
+    return DataSpec(source.stage, x.shape[1], grid, source.classes, digest(source.codebook), source.grid)
 
 
 def build_model(run: Run, spec: DataSpec) -> nn.Module:
     """The network of a run, freshly initialised from its seed."""
     torch.manual_seed(run.fit.seed)
-    return run.model.build(spec.channels, spec.grid, len(spec.classes))
+    return run.model.build(spec.channels, spec.grid, len(spec.classes) if run.objective.labels else 0)
 
 
-def build_objective(run: Run, model: nn.Module) -> Objective:
-    """The objective with its auxiliary ones."""
-    main = run.objective.build(model)
+def build_objective(run: Run, model: nn.Module, codebook: Tensor | None = None) -> Objective:
+    """The objective with its auxiliary ones. codebook: (K, C) of token stores."""
+    main = run.objective.build(model, codebook)
     if not run.extra:
         return main
     names = [ObjectiveConfig.choices.name_of(type(extra.objective)) for extra in run.extra]
-    parts = {name: (extra.weight, extra.objective.build(model)) for name, extra in zip(names, run.extra, strict=True)}
+    built = [(extra.weight, extra.objective.build(model, codebook)) for extra in run.extra]
+    parts = dict(zip(names, built, strict=True))
     return Combined(main, parts)
 
 
@@ -122,6 +122,7 @@ class Start:
     tensors: dict[str, Tensor]
     classes: tuple[str, ...] | None = None  # that its head tells apart, where known
     grid: tuple[int, int] | None = None  # of its tokens, where known
+    codes: Codes | None = None  # that it was trained on, where known
 
     @staticmethod
     def read(path: Path) -> Start:
@@ -133,7 +134,14 @@ class Start:
         run, spec, checkpoint = _open_run(path)
         with torch.device("meta"):
             model = run.model.build(spec.channels, spec.grid, len(spec.classes))
-        return Start(path, model_tensors(checkpoint), spec.classes, getattr(model, "grid", None))
+        codes = Codes.read(checkpoint.parents[1], spec.codebook) if spec.codebook else None
+        return Start(path, model_tensors(checkpoint), spec.classes, getattr(model, "grid", None), codes)
+
+    def table_for(self, source: Source) -> Tensor | None:
+        """Vectors that were learnt to stand for the codes of the data, where there are any. Returns (K, C)."""
+        if self.codes is None or source.codebook is None:
+            return None
+        return self.codes.table_for(source.codebook, self.path)
 
     def fill(self, model: nn.Module, classes: tuple[str, ...], quiet: bool = True) -> None:
         """Copy the weights; the stem, the head and the positions may be of other sizes."""
@@ -171,7 +179,7 @@ def check_data(
     spec = data_spec(run, source)
     model = build_model(run, spec)
     for chain in (run.augment, run.evaluation):
-        check_chain(chain, source.stage, _takes(model))
+        check_chain((*chain, *run.objective.inlet()), source.stage, _takes(model))
     if judge is not None and data_spec(run, judge).codebook != spec.codebook:
         raise InputError(f"{val} has another codebook than {data}", f"tokenize it like that one: --like {data}")
     trained = data_spec(run, source, run.augment)
@@ -198,32 +206,34 @@ def prepare(
         _claim(out, run, start)
     begin = None if start is None else Start.read(start)
     quiet_here = quiet or not place.leads
-    source = open_source(data, run.size, run.max_broken, quiet=quiet_here)
-    judge = None if val is None else open_source(val, run.size, run.max_broken, source.classes, quiet_here)
+    whole = open_source(data, run.size, run.max_broken, quiet=quiet_here)
+    judge = None if val is None else open_source(val, run.size, run.max_broken, whole.classes, quiet_here)
+    source = Part(whole, run.samples) if run.samples else whole
     spec, model = check_data(run, source, judge, data, val)
     if begin is not None:
         begin.fill(model, source.classes, quiet_here)
-    objective = build_objective(run, model)
+    objective = build_objective(run, model, source.codebook)
+    table = None if begin is None else begin.table_for(source)
     if place.leads:
         make_directory(out)
         write(out / CONFIG, to_yaml(run).encode())
         paths = {"train": data, "val": val, "start": _from(out, start)}
         write_json(out / DATA, {**asdict(spec), **{k: str(v) if v else None for k, v in paths.items()}})
-        if isinstance(source, TokenSource):
-            tensors = {"codebook": source.store.codebook, "used": source.store.used}
-            write(out / CODEBOOK, save(tensors))
-        broken = [asdict(b) for s in (source, judge) for b in getattr(s, "broken", ())]
+        if isinstance(whole, TokenSource):
+            used = torch.from_numpy(whole.store.used)
+            Codes(torch.from_numpy(whole.store.codebook), used, table).write(out)
+        broken = [asdict(b) for s in (whole, judge) for b in getattr(s, "broken", ())]
         if broken:
             write_json(out / QUARANTINE, broken)
             notice(f"{counted(len(broken), 'image')} cannot be read: see {out / QUARANTINE}", quiet)
-    evaluation = bind(run.evaluation, source, place.device)
+    evaluation = bind(run.evaluation, source, place.device, table)
     evaluate = None
     if judge is not None:
 
         def evaluate(judged: nn.Module) -> dict[str, float]:
             return average(objective, judged, judge, evaluation, place)
 
-    augment = bind(run.augment, source, place.device)
+    augment = bind(run.augment, source, place.device, table)
     job = Job(objective, source, augment, run.fit, out, place, evaluate, title, quiet)
     if run.fit.picture_every and place.leads:
         job.after_step = _draw_some(run, objective, judge or source, evaluation, out, place)
@@ -304,6 +314,8 @@ def train_in(
         result = fit(job)
         if place.leads:
             job.objective.keep(result.model, out)
+            if (table := job.objective.learnt_table()) is not None:
+                replace(Codes.read(out, digest(job.source.codebook)), table=table).write(out)
             write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
     return result
 
@@ -318,10 +330,16 @@ def _read_json(path: Path) -> Plain:
         raise DamageError(f"{path} is not JSON", f"restore it ({error})") from error
 
 
-def _open_run(path: Path) -> tuple[Run, DataSpec, Path]:
-    """Settings of a run, or of the last one of a chain, its data's shape, and its newest checkpoint."""
+def run_place(path: Path) -> Path:
+    """The directory of a run, or of the last one of a chain."""
     if (path / "chain.yaml").is_file():
-        path = max((p for p in path.glob("[1-9]-*") if (p / CONFIG).is_file()), default=path)
+        return max((p for p in path.glob("[1-9]-*") if (p / CONFIG).is_file()), default=path)
+    return path
+
+
+def _open_run(path: Path) -> tuple[Run, DataSpec, Path]:
+    """Settings of a run, its data's shape, and its newest checkpoint."""
+    path = run_place(path)
     if not (path / CONFIG).is_file() or not (path / DATA).is_file():
         raise InputError(f"no run in {path}", "give a directory that 'tilework train' wrote")
     run: Run = decode(Run, read_yaml(path / CONFIG))
@@ -344,10 +362,10 @@ def evaluate_run(
     path: Path | str, data: Path | str, tokenizer: Path | str | None = None, device: str = "auto"
 ) -> Classification:
     """Accuracy and confusion of a trained run on a store or a folder; images are tokenized if the run needs it."""
-    place, path, data = pick_device(device), Path(path), Path(data)
+    place, path, data = pick_device(device), run_place(Path(path)), Path(data)
     run, spec, model = load_run(path)
-    if not isinstance(model, Model):
-        raise InputError(f"{path} trained a {type(model).__name__}, not a classifier", "give a classifier's run")
+    if not isinstance(model, Model) or not run.objective.labels:
+        raise InputError(f"{path} trained no classifier", "give a classifier's run, or use 'tilework probe'")
     source = open_source(data, run.size, run.max_broken, quiet=True)
     if spec.stage == "ids" and isinstance(source, ImageSource):
         if tokenizer is None:
@@ -355,25 +373,24 @@ def evaluate_run(
         with TemporaryDirectory() as folder:
             store = Path(folder) / "data.tok"
             encoder, card = load_tokenizer(Path(tokenizer))
-            try:
-                used = load((path / CODEBOOK).read_bytes())["used"]
-            except (OSError, KeyError, SafetensorError) as error:
-                raise DamageError(f"{path / CODEBOOK} cannot be read", f"restore it ({error})") from error
+            used = Codes.read(path, spec.codebook).used.numpy()
             images = ImageFolder.open(data, spec.classes)
             tokenize(images, Tokenizing(encoder, card, place), store, used=used, max_broken=run.max_broken)
-            return _judge(run, spec, model, TokenSource(Store(store), spec.classes), place, str(tokenizer))
-    return _judge(run, spec, model, source, place, str(data))
+            tokens = TokenSource(Store(store), spec.classes)
+            return _judge(path, run, spec, model, tokens, place, str(tokenizer))
+    return _judge(path, run, spec, model, source, place, str(data))
 
 
 def _judge(
-    run: Run, spec: DataSpec, model: nn.Module, source: Source, device: torch.device, name: str
+    path: Path, run: Run, spec: DataSpec, model: nn.Module, source: Source, device: torch.device, name: str
 ) -> Classification:
     if source.stage != spec.stage or source.classes != spec.classes:
         raise InputError(f"{name} does not have the kind or the classes the model was trained on", "give data like it")
     found = data_spec(run, source)
     if (found.codebook, found.grid) != (spec.codebook, spec.grid):
         raise InputError(f"{name} has another codebook or grid than the training data", "use the same tokenizer")
-    return classify(model, source, bind(run.evaluation, source, device), device)
+    table = Codes.read(path, spec.codebook).table if spec.codebook else None
+    return classify(model, source, bind(run.evaluation, source, device, table), device)
 
 
 def plan(run: Run, data: Path, val: Path | None, device: str, start: Path | None = None) -> Plain:

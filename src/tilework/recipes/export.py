@@ -6,7 +6,6 @@ B batch | H, W input grid | K codes or classes | C code dim
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
@@ -28,7 +26,8 @@ from tilework.core.errors import ConfigError, DamageError, InputError, MachineEr
 from tilework.core.files import new_directory, sha256, write, write_json
 from tilework.core.rng import Draws
 from tilework.models import Model, ModelConfig
-from tilework.recipes.build import CODEBOOK, DataSpec, data_spec, load_run, open_source
+from tilework.recipes.build import DataSpec, data_spec, load_run, open_source, run_place
+from tilework.recipes.codes import CODEBOOK, Codes
 from tilework.recipes.run import Run
 from tilework.tokenizers.tokenizer import SETTINGS as TOKENIZER
 from tilework.version import __version__
@@ -115,19 +114,22 @@ def export_run(path: Path | str, out: Path | str, onnx: bool = False, data: Path
         _onnxruntime()
     if (path / TOKENIZER).is_file():
         raise InputError(f"{path} is a tokenizer", "its directory is complete for inference as it is")
+    path = run_place(path)
     run, spec, model = load_run(path)
     if not isinstance(model, Model):
-        raise InputError(f"{path} trained a tokenizer", "the directory that 'tilework tokenizer' wrote is its export")
-    codebook = _codebook(path / CODEBOOK, spec.codebook)[0] if spec.codebook else None
-    whole = _Whole(model, [augment.bind(codebook) for augment in run.evaluation]).eval()
-    x = _samples(run, spec, codebook, None if data is None else Path(data))
+        raise InputError(f"{path} trained no classifier", "a tokenizer's or TokenAdapt's directory is its export")
+    if not run.objective.labels:
+        raise InputError(f"{path} was trained without labels", "train a classifier from it with --start")
+    codes = Codes.read(path, spec.codebook) if spec.codebook else None
+    whole = _Whole(model, _bound(run.evaluation, codes)).eval()
+    x = _samples(run, spec, codes, None if data is None else Path(data))
     with torch.inference_mode():
         logits = whole(x)
     with new_directory(out) as place:
         # cloned: tied weights are written under each of their names
         write(place / WEIGHTS, save({name: value.contiguous().clone() for name, value in model.state_dict().items()}))
-        if codebook is not None:
-            write(place / CODEBOOK, (path / CODEBOOK).read_bytes())
+        if codes is not None:
+            codes.write(place)
         graph = _write_graph(place / GRAPH, whole, x, logits) if onnx else None
         description = Description(
             model=run.model,
@@ -156,7 +158,7 @@ def load_exported(path: Path | str) -> Exported:
     for name in (WEIGHTS, CODEBOOK) if about.codebook else (WEIGHTS,):
         if not (path / name).is_file() or sha256(path / name) != about.sha256.get(name):
             raise DamageError(f"{path / name} is missing or damaged", "export the run again")
-    codebook, used = _codebook(path / CODEBOOK, about.codebook) if about.codebook else (None, None)
+    codes = Codes.read(path, about.codebook) if about.codebook else None
     try:
         tensors = load((path / WEIGHTS).read_bytes())
         with torch.device("meta"):  # sizes first: nothing is allocated by settings that do not fit the file
@@ -166,13 +168,20 @@ def load_exported(path: Path | str) -> Exported:
         model = _build(about)
         model.load_state_dict(tensors)
         check_chain(about.evaluation, about.stage, model.takes)
-        evaluation = tuple(augment.bind(codebook) for augment in about.evaluation)
+        evaluation = _bound(about.evaluation, codes)
     except MachineError:
         raise
     except Exception as error:  # senseless settings can raise anything in a constructor
         raise DamageError(f"{path / WEIGHTS} does not fit {DESCRIPTION}", f"export again ({_line(error)})") from error
     return Exported(
-        model.eval(), about.classes, about.stage, about.grid, about.size, evaluation, codebook=codebook, used=used
+        model.eval(),
+        about.classes,
+        about.stage,
+        about.grid,
+        about.size,
+        evaluation,
+        codebook=None if codes is None else codes.codebook,
+        used=None if codes is None else codes.used,
     )
 
 
@@ -213,21 +222,12 @@ def _build(about: Description) -> Model:
     return model
 
 
-def _codebook(file: Path, digest: str) -> tuple[Tensor, Tensor]:
-    """Code vectors (K, C) and the tokenizer's number of each, (K,)."""
-    try:
-        tensors = load(file.read_bytes())
-        codebook, used = tensors["codebook"], tensors["used"]
-    except (OSError, KeyError, SafetensorError) as error:
-        raise DamageError(f"{file} cannot be read", f"restore it ({error})") from error
-    if codebook.ndim != 2 or codebook.dtype != torch.float32 or used.shape != codebook.shape[:1]:
-        raise DamageError(f"{file} holds no codebook", "restore it")
-    if hashlib.sha256(codebook.numpy().tobytes()).hexdigest() != digest:
-        raise DamageError(f"{file} is not the codebook that the model was trained with", "restore it")
-    return codebook, used
+def _bound(augments: Sequence[Augment], codes: Codes | None) -> tuple[Augment, ...]:
+    """The evaluation pipeline with its codes."""
+    return tuple(a.bind(None) if codes is None else a.bind(codes.codebook, codes.table) for a in augments)
 
 
-def _samples(run: Run, spec: DataSpec, codebook: Tensor | None, data: Path | None) -> Tensor:
+def _samples(run: Run, spec: DataSpec, codes: Codes | None, data: Path | None) -> Tensor:
     """Raw input: ids (B, H, W) int64, or pixels (B, 3, H, W) uint8; random but the same every time without data."""
     if data is not None:
         source = open_source(data, run.size, run.max_broken, spec.classes, quiet=True)
@@ -236,8 +236,8 @@ def _samples(run: Run, spec: DataSpec, codebook: Tensor | None, data: Path | Non
         x = source.batch(np.linspace(0, len(source) - 1, SAMPLES).astype(np.int64)).x
         return x.long() if spec.stage == "ids" else x
     generator = torch.Generator().manual_seed(0)
-    if codebook is not None:
-        return torch.randint(len(codebook), (SAMPLES, *(spec.stored or spec.grid)), generator=generator)
+    if codes is not None:
+        return torch.randint(len(codes.codebook), (SAMPLES, *(spec.stored or spec.grid)), generator=generator)
     return torch.randint(256, (SAMPLES, 3, *run.size), generator=generator, dtype=torch.uint8)
 
 

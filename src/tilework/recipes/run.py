@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from tilework.augment import Augment
+from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry
 from tilework.models import ModelConfig
 from tilework.objectives import ObjectiveConfig
+from tilework.tokenizers import load_tokenizer
 from tilework.train import FitConfig
 
 
@@ -31,6 +35,7 @@ class Run:
     extra: tuple[Extra, ...] = ()
     size: tuple[int, int] = (96, 96)  # of images, in pixels
     codes: tuple[int, int] | None = None  # grid of the token stores it is made for; None: any that the crops fit
+    samples: int = 0  # of the training data, drawn at random; 0: all
     max_broken: float = 0.05  # share of unreadable images above which a folder is refused
     fit: FitConfig = field(default_factory=FitConfig)
 
@@ -53,6 +58,31 @@ class Chain:
         names = [link.name for link in self.links]
         if not names or len(set(names)) < len(names) or not all(n.isidentifier() for n in names):
             raise ValueError("the links of a chain need different names of letters and digits")
+
+
+def equip(run: Run, tokenizer: Path | None = None, adapter: Path | None = None) -> Run:
+    """The same run with the directories of a tokenizer and a TokenAdapt where its parts have settings for them.
+
+    A network that is trained for a tokenizer takes its code dimension and the size of its images from it.
+    """
+    paths = {"tokenizer": tokenizer, "adapter": adapter}
+
+    def has(part: Any, name: str) -> bool:
+        return getattr(part, name, None) is not None
+
+    def fill(part: Any) -> Any:
+        known = {name: str(path) for name, path in paths.items() if path is not None and has(part, name)}
+        return replace(part, **known) if known else part
+
+    parts = (run.objective, *run.augment)
+    for name, path in paths.items():
+        if path is not None and not any(has(part, name) for part in parts):
+            raise ConfigError(f"no part of this recipe takes a {name}", f"leave --{name} out")
+    if tokenizer is not None and has(run.objective, "tokenizer") and has(run.model, "code_dim"):
+        known, card = load_tokenizer(tokenizer)
+        model: Any = run.model
+        run = replace(run, model=replace(model, code_dim=known.codebook.shape[1]), size=card.size)
+    return replace(run, objective=fill(run.objective), augment=tuple(map(fill, run.augment)))
 
 
 Recipe = Callable[[], Run]

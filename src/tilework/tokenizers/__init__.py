@@ -1,5 +1,6 @@
 """Pixels to codes and back: `create_tokenizer(name_or_path)`."""
 
+from tilework.tokenizers.decode_encode import DecodeEncode
 from tilework.tokenizers.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from tilework.tokenizers.vit_vq import VitVq, VitVqConfig
 from tilework.tokenizers.vit_vqgan import VitVqgan, VitVqganConfig
@@ -8,6 +9,7 @@ from tilework.tokenizers.vqgan import Vqgan, VqganConfig
 from tilework.tokenizers.zoo import create_tokenizer
 
 __all__ = [
+    "DecodeEncode",
     "Tokenizer",
     "VitVq",
     "VitVqConfig",

@@ -47,7 +47,7 @@ class Tokenizer(nn.Module):
 
     def pixels(self, vectors: Tensor) -> Tensor:
         """Images from code vectors. vectors: (B, h, w, C); returns (B, 3, H, W), about [0, 1]."""
-        raise NotImplementedError
+        raise ConfigError(f"a {type(self).__name__} has no decoder", "give a tokenizer that has one")
 
     def start(self, pixels: Tensor) -> None:
         """A first look at data before training, for those that start better with one. pixels: (B, 3, H, W)."""

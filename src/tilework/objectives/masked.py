@@ -1,0 +1,216 @@
+"""Masked token modelling: the codes of hidden patches from the visible ones (SeiT++, section 3.2).
+
+B batch | H, W code grid | h, w patch grid | N = h w | n visible | q codes on each side of a patch | p = q q
+K codes | C code dim
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tilework.augment import Augment, Embed
+from tilework.augment.adapter import check_codes
+from tilework.core.batch import Batch
+from tilework.core.errors import ConfigError
+from tilework.core.rng import Draws, uniform
+from tilework.layers.token_decoder import TokenDecoder
+from tilework.models import Model
+from tilework.objectives.objective import Objective, ObjectiveConfig
+from tilework.tokenizers import Tokenizer, load_tokenizer
+
+
+@ObjectiveConfig.choices.add("masked")
+@dataclass(frozen=True)
+class MaskedConfig(ObjectiveConfig):
+    """Settings of masked token modelling."""
+
+    labels: ClassVar[bool] = False
+    ratio: tuple[float, float] = (0.4, 1.0)  # of hidden patches, one for each batch: least and most
+    mean: float = 0.55  # of the normal distribution that is cut to these
+    deviation: float = 0.25
+    hidden: Literal["dropped", "partly"] = "dropped"  # partly: the least share; the others enter as a vector (MAGE)
+    fill: Literal["mask", "class"] = "mask"  # what the decoder sees of hidden patches
+    table: Literal["learnt", "frozen", "random"] = "learnt"  # vectors of codes; all but random start as the codebook
+    standardise: bool = False  # as in 'embed'
+    width: int = 512  # of the decoder
+    depth: int = 4
+    heads: int = 16
+    smoothing: float = 0.1
+    judged: float = 0.55  # ratio in evaluation
+    tokenizer: str = ""  # directory, for pictures
+
+    def __post_init__(self) -> None:
+        low, high = self.ratio
+        if not 0 <= low <= high <= 1 or not 0 <= self.judged <= 1:
+            raise ValueError(f"mask ratios {low} to {high}, {self.judged} in evaluation: they must lie in [0, 1]")
+        if high == 0 or self.judged == 0:
+            raise ValueError("a mask ratio of 0 leaves nothing to predict")
+        if self.deviation <= 0:
+            raise ValueError(f"deviation is {self.deviation} but must be positive")
+
+    def inlet(self) -> tuple[Augment, ...]:
+        """Codes to vectors, which the objective does itself."""
+        return (Embed(self.standardise),)
+
+    def build(self, model: nn.Module, codebook: Tensor | None = None) -> Masked:
+        """The objective around an encoder."""
+        if not isinstance(model, Model):
+            raise ConfigError(f"a {type(model).__name__} cannot leave patches out", "set model to 'vit'")
+        vectors = Embed(self.standardise).bind(codebook).codebook
+        assert vectors is not None
+        assert codebook is not None
+        return Masked(model, self, vectors, codebook)
+
+
+class Masked(Objective):
+    """Cross-entropy of the codes of hidden patches; the encoder sees the visible ones alone."""
+
+    model: Model
+
+    def __init__(self, model: Model, config: MaskedConfig, vectors: Tensor, codebook: Tensor) -> None:
+        super().__init__()
+        self.model, self.config = model, config
+        start = torch.randn_like(vectors) * vectors.std() if config.table == "random" else vectors.clone()
+        self.table = nn.Parameter(start, requires_grad=config.table != "frozen")  # (K, C)
+        self.bias = nn.Parameter(torch.zeros(len(vectors)))
+        self.hidden_code = nn.Parameter(torch.zeros(vectors.shape[1])) if config.hidden == "partly" else None
+        self.patch, width = _visible_patch(model, vectors.shape[1])
+        self.places = model.grid[0] * model.grid[1]
+        self.decoder = TokenDecoder(
+            width, self.places, self.patch**2, vectors.shape[1], config.width, config.depth, config.heads, config.fill
+        )
+        grid = (model.grid[0] * self.patch, model.grid[1] * self.patch)
+        self._tokenizer = _with_decoder(Path(config.tokenizer), codebook, grid) if config.tokenizer else None
+
+    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """Mean loss over hidden codes, with one mask ratio for the batch."""
+        count = self._hidden_count(sample_ratio(self.config, draws))
+        order = draws.uniform("masked", self.places).argsort(1)  # (B, N): hidden patches last
+        loss, hits = self._losses(self.model, batch.x, order, count, self.config.smoothing)
+        return {"loss": loss.mean(), "agreement": hits.mean()}
+
+    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Loss without smoothing and share of right codes, at one ratio and places that depend on the sample."""
+        order, count = self._judged_order(batch)
+        loss, hits = self._losses(model, batch.x, order, count, 0.0)
+        return {"loss": loss.mean((1, 2)), "agreement": hits.mean((1, 2))}
+
+    def predict(self, model: nn.Module, ids: Tensor, order: Tensor, count: int) -> Tensor:
+        """Logits of the codes of every patch when the last `count` patches of an order are hidden.
+
+        ids: (B, H, W); order: (B, N); returns (B, N, p, K).
+        """
+        vectors = self._vectors(model, ids, order, count)
+        return F.linear(vectors, self.table, self.bias)
+
+    def _losses(
+        self, model: nn.Module, ids: Tensor, order: Tensor, count: int, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """Loss and hit of each hidden code, (B, count, p); others are never compared with anything."""
+        hidden = order[:, order.shape[1] - count :, None]  # (B, count, 1)
+        vectors = self._vectors(model, ids, order, count)
+        chosen = vectors.gather(1, hidden[..., None].expand(-1, -1, *vectors.shape[2:]))  # (B, count, p, C)
+        logits = F.linear(chosen, self.table.to(chosen.dtype), self.bias.to(chosen.dtype))  # (B, count, p, K)
+        target = self._by_patch(ids.long()).gather(1, hidden.expand(-1, -1, self.patch**2))  # (B, count, p)
+        loss = F.cross_entropy(
+            logits.flatten(0, 2).float(), target.flatten(), reduction="none", label_smoothing=smoothing
+        )
+        return loss.view(target.shape), (logits.argmax(-1) == target).float()
+
+    def _vectors(self, model: nn.Module, ids: Tensor, order: Tensor, count: int) -> Tensor:
+        """What the decoder says of every patch, (B, N, p, C)."""
+        x = F.embedding(ids.long(), self.table).permute(0, 3, 1, 2)  # (B, C, H, W)
+        seen = order.shape[1] - count
+        if self.hidden_code is not None:  # MAGE: the encoder gets a fixed number, some of them without their codes
+            kept = max(seen, order.shape[1] - self._hidden_count(self.config.ratio[0]))
+            rank = order.argsort(1).view(-1, 1, *self.model.grid)  # (B, 1, h, w)
+            hidden = (rank >= seen).repeat_interleave(self.patch, 2).repeat_interleave(self.patch, 3)
+            x = torch.where(hidden, self.hidden_code[:, None, None].to(x.dtype), x)
+            seen = kept
+        out = model(x, keep=order[:, :seen])
+        return self.decoder(out.logits, out.tokens, order.argsort(1))
+
+    def _by_patch(self, ids: Tensor) -> Tensor:
+        """Codes in the order of their patches, (B, N, p). ids: (B, H, W)."""
+        (h, w), q = self.model.grid, self.patch
+        return ids.view(-1, h, q, w, q).transpose(2, 3).flatten(3).flatten(1, 2)
+
+    def _hidden_count(self, ratio: float) -> int:
+        return min(self.places, max(1, round(ratio * self.places)))
+
+    def _judged_order(self, batch: Batch) -> tuple[Tensor, int]:
+        order = Draws(0, 0, batch.index).uniform("masked", self.places).argsort(1)
+        return order, self._hidden_count(self.config.judged)
+
+    def pictures(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Hidden patches grey, predictions in their place, and what was there, through the tokenizer's decoder."""
+        if self._tokenizer is None:
+            return {}
+        tokenizer, numbers = self._tokenizer
+        tokenizer, numbers = tokenizer.to(batch.x.device), numbers.to(batch.x.device)
+        order, count = self._judged_order(batch)
+        q, grid = self.patch, self.model.grid
+        rank = order.argsort(1).view(-1, *grid)
+        hidden = (rank >= rank[0].numel() - count).repeat_interleave(q, 1).repeat_interleave(q, 2)  # (B, H, W)
+        guess = self.predict(model, batch.x, order, count).argmax(-1)  # (B, N, p)
+        guess = guess.view(-1, *grid, q, q).transpose(2, 3).reshape(batch.x.shape)
+        original = tokenizer.decode(numbers[batch.x.long()])
+        grey = F.interpolate(hidden[:, None].float(), original.shape[2:], mode="nearest")
+        filled = torch.where(hidden, guess, batch.x.long())
+        return {
+            "visible": original * (1 - grey) + 0.5 * grey,
+            "predicted": tokenizer.decode(numbers[filled]),
+            "original": original,
+        }
+
+    def learnt_table(self) -> Tensor | None:
+        """The vectors of the codes, unless they are the codebook still."""
+        return None if self.config.table == "frozen" else self.table.detach()
+
+
+def sample_ratio(config: MaskedConfig, draws: Draws) -> float:
+    """The mask ratio of a step, on the host: a normal distribution cut to an interval, by its inverse."""
+    u = float(uniform(draws.seed, 0, np.array([draws.step]), "mask ratio", 1)[0, 0])
+    normal, (low, high) = NormalDist(config.mean, config.deviation), config.ratio
+    below, above = normal.cdf(low), normal.cdf(high)
+    share = below + u * (above - below)
+    return min(high, max(low, normal.inv_cdf(share))) if 0 < share < 1 else low
+
+
+def _visible_patch(model: Model, code_dim: int) -> tuple[int, int]:
+    """Codes on each side of a patch, and width of the encoder; refuses stems that let hidden patches shine through."""
+    h, w = model.grid
+    for patch in (1, 2, 4, 8):
+        x = torch.randn(1, code_dim, h * patch, w * patch, requires_grad=True)
+        try:
+            training = model.training
+            out = model.eval()(x, keep=torch.zeros(1, 1, dtype=torch.long))
+        except RuntimeError:
+            continue  # another number of tokens than positions
+        finally:
+            model.train(training)
+        (slope,) = torch.autograd.grad((out.tokens * torch.randn_like(out.tokens)).sum(), x)
+        seen = slope[0].abs().sum(0) > 0  # (H, W)
+        if seen[patch:].any() or seen[:, patch:].any():
+            raise ConfigError("the stem sees codes of neighbouring patches", "set model.stem to 'token_patch'")
+        return patch, out.tokens.shape[2]
+    raise ConfigError("the model cannot be asked about single patches of codes", "set model.stem to 'token_patch'")
+
+
+def _with_decoder(path: Path, codebook: Tensor, grid: tuple[int, int]) -> tuple[Tokenizer, Tensor]:
+    """A tokenizer that can decode a grid, and its number of each code of the data, (K,)."""
+    tokenizer, _ = load_tokenizer(path)
+    check_codes(codebook, tokenizer.codebook, path)
+    try:
+        tokenizer.decode(torch.zeros(1, *grid, dtype=torch.long))
+    except RuntimeError as error:
+        raise ConfigError(f"{path} cannot decode {grid[0]}x{grid[1]} codes", "leave objective.tokenizer out") from error
+    return tokenizer.requires_grad_(False), torch.cdist(codebook.cpu(), tokenizer.codebook).argmin(1)

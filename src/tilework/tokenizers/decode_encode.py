@@ -1,0 +1,65 @@
+"""Decode, augment, encode: what TokenAdapt replaces, at the cost of a tokenizer in every step (SeiT++, table B).
+
+n samples | C code dim | H, W code grid | h, w output grid | K codes
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tilework.augment.adapter import check_codes
+from tilework.augment.affine import warp
+from tilework.augment.augment import Augment
+from tilework.augment.token_adapt import LikePixels, Mover
+from tilework.core.batch import Mix
+from tilework.core.errors import ConfigError
+from tilework.tokenizers.tokenizer import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True)
+class ThroughPixels:
+    """A tokenizer with its codes cut to those of the data."""
+
+    tokenizer: Tokenizer
+    codebook: Tensor  # (K, C)
+
+    @torch.no_grad()
+    def __call__(self, z: Tensor, affine: Tensor, size: tuple[int, int], mix: Mix | None = None) -> Tensor:
+        """Codes of the augmented pictures of code vectors. z: (n, C, H, W); affine: (n, 2, 3); returns (n, h, w)."""
+        patch = self.tokenizer.patch
+        pixels = self.tokenizer.pixels(z.permute(0, 2, 3, 1)).clamp(0, 1)  # (n, 3, H p, W p)
+        return self.codes(mixed(warp(pixels, affine, (size[0] * patch, size[1] * patch)), mix))
+
+    def codes(self, pixels: Tensor) -> Tensor:
+        """The code of the data that lies nearest at each place, (n, h, w)."""
+        z = self.tokenizer.features(pixels)  # (n, h, w, C)
+        return (z @ self.codebook.T - self.codebook.square().sum(1) / 2).argmax(-1)
+
+
+def mixed(pixels: Tensor, mix: Mix | None) -> Tensor:
+    """Mix pictures; boxes end where they do on the coarser grid of the mixture. pixels: (n, 3, H, W)."""
+    if mix is None:
+        return pixels
+    own = F.interpolate(mix.own[:, None], pixels.shape[2:], mode="nearest")[:, 0]
+    return Mix(mix.partner, own).apply(pixels)
+
+
+@Augment.choices.add("decode_encode")
+@dataclass(frozen=True)
+class DecodeEncode(LikePixels):
+    """A share of every batch decoded, augmented as pixels, and encoded again."""
+
+    tokenizer: str = ""  # directory
+
+    def mover(self, codebook: Tensor | None) -> Mover:
+        """The tokenizer."""
+        tokenizer, _ = load_tokenizer(Path(self.tokenizer))
+        if codebook is None or not codebook.shape[1]:
+            raise ConfigError("augmentation 'decode_encode' needs code vectors", "train on a token store that has them")
+        check_codes(codebook, tokenizer.codebook, Path(self.tokenizer))
+        return ThroughPixels(tokenizer.requires_grad_(False).to(codebook.device), codebook)
