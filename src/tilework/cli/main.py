@@ -62,6 +62,11 @@ COMMANDS = {
         "compare",
         "Storage against accuracy on your own images: pixels, samples of them, small ones, bad ones, and tokens.",
     ),
+    "table": (
+        "table",
+        "table",
+        "Several recipes, settings or seeds on the same data, as one table: ablations and sweeps.",
+    ),
     "export": ("export", "export", "Write the model of a run for inference, without what only training needs."),
     "eval": ("eval", "evaluate", "Measure a trained model on a token store or an image folder."),
     "doctor": (

@@ -6,7 +6,6 @@ evaluated on the same validation images. Rows are written KIND, KIND:VALUE or KI
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -22,12 +21,22 @@ from PIL import Image
 from tilework.augment import Augment, check_chain
 from tilework.core.config import resolve
 from tilework.core.distributed import pick_device
-from tilework.core.errors import ConfigError, InputError, OutputError
+from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import is_free, locked, make_directory, new_directory, sha256, write, write_json
 from tilework.core.registry import Registry, nearest
 from tilework.data import ImageFolder, ImageSource
 from tilework.data.images import open_image, to_rgb
-from tilework.experiments.runner import Outcome, Trial, run_trial, summarise, with_seed
+from tilework.experiments.runner import (
+    Outcome,
+    Trial,
+    accuracy_cell,
+    claim,
+    difference_cell,
+    resolution_line,
+    run_trial,
+    summarise,
+    with_seed,
+)
 from tilework.experiments.scores import read_scores, scored, write_scores
 from tilework.experiments.statistics import pooled_deviation, resolvable
 from tilework.recipes import Chain, Link, Run, recipes
@@ -39,7 +48,7 @@ from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train.log import Bar, counted, notice
 
-STATE, RESULTS, TABLE, PLOT = "compare.json", "results.json", "table.md", "storage-accuracy.png"
+RESULTS, TABLE, PLOT = "results.json", "table.md", "storage-accuracy.png"
 RESIZED_QUALITY = 90  # of the JPEG files of the resolution rows
 
 
@@ -169,12 +178,7 @@ class Compare:
         }
         for left in (self.out / "data").glob(".*.tmp"):  # of a write cut short; the lock says that nobody is at it
             shutil.rmtree(left, ignore_errors=True)
-        if not (self.out / STATE).exists() and is_free(self.out):
-            write_json(self.out / STATE, state)
-        elif not (self.out / STATE).is_file():
-            raise OutputError(f"{self.out} holds other files", "choose another --out")
-        elif json.loads((self.out / STATE).read_bytes()) != state:
-            raise OutputError(f"{self.out} holds another comparison", "choose another --out or repeat its settings")
+        claim(self.out, state, "comparison")
 
     # what rows are made of
 
@@ -317,23 +321,12 @@ def markdown(results: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for i, row in enumerate(results["rows"]):
-        spread = f" ± {100 * row['deviation']:.1f}" if row["deviation"] is not None else ""
-        apart = f"{100 * row['difference']:+.1f}"
-        if row["resolved"] is None:
-            apart += " (one seed)"
-        elif not row["resolved"]:
-            apart += " (*not resolved*)"
         lines.append(
             f"| {row['row']} | {row['kept']} | {row['augmentation']} | {row['samples']:,} | "
-            f"{row['bytes_per_image']:,.0f} | {row['of_the_files']:.1%} | {100 * row['mean']:.1f}{spread} | "
-            f"{'' if i == 0 else apart} |"
+            f"{row['bytes_per_image']:,.0f} | {row['of_the_files']:.1%} | {accuracy_cell(row)} | "
+            f"{'' if i == 0 else difference_cell(row)} |"
         )
-    if results["deviation"] is not None:
-        smallest = resolvable(results["deviation"], 1, 1, results["degrees_of_freedom"])
-        lines.append(
-            f"\nDeviation between seeds {100 * results['deviation']:.2f} points ({results['degrees_of_freedom']} "
-            f"degrees of freedom): two rows of one seed are told apart from {100 * smallest:.1f} points on."
-        )
+    lines.append(resolution_line(results["deviation"], results["degrees_of_freedom"]))
     return "\n".join(lines) + "\n"
 
 

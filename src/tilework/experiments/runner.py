@@ -6,6 +6,7 @@ OUT/runs/ROW/seed-N holds one run; a run that has its results is not repeated.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +16,12 @@ from typing import Any
 
 from tilework.core.config import encode
 from tilework.core.errors import OutputError
-from tilework.core.files import make_directory, write_json
+from tilework.core.files import is_free, make_directory, write_json
 from tilework.experiments.statistics import paired_difference, pooled_deviation, resolvable
 from tilework.recipes import Chain, Link, Run, train, train_chain
 from tilework.recipes.build import RESULTS
 
-TRIAL = "trial.json"
+TRIAL, STATE = "trial.json", "settings.json"
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,13 @@ class Trial:
     run: Run | Chain
     data: tuple[Path, ...]
     val: tuple[Path | None, ...]
+    start: Path | None = None  # run or checkpoint to begin with
 
     @property
     def place(self) -> Path:
         """Its directory below that of the table."""
-        return Path("runs") / self.row.replace(":", "-").replace("/", "-") / f"seed-{self.seed}"
+        plain = re.sub(r"[^\w.%+-]+", "-", self.row).strip("-.") or "row"
+        return Path("runs") / plain / f"seed-{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False
     """Run one, or go on with it, or read what it gave."""
     place = out / trial.place
     settings = {"run": encode(trial.run), "data": [str(p) for p in trial.data], "val": [str(p) for p in trial.val]}
+    settings |= {"start": str(trial.start)} if trial.start else {}
     known = json.loads((place / TRIAL).read_bytes()) if (place / TRIAL).is_file() else {**settings, "seconds": 0.0}
     if {**known, "seconds": 0.0} != {**settings, "seconds": 0.0}:
         raise OutputError(f"{place} holds another trial", "choose another --out, or repeat its settings")
@@ -69,9 +73,9 @@ def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False
         begun, title = monotonic(), f"{trial.row} seed {trial.seed}"
         try:
             if isinstance(trial.run, Chain):
-                train_chain(trial.run, trial.data, trial.val, place / "run", device, title, quiet)
+                train_chain(trial.run, trial.data, trial.val, place / "run", device, title, quiet, trial.start)
             else:
-                train(trial.run, trial.data[0], trial.val[0], place / "run", device, title, quiet)
+                train(trial.run, trial.data[0], trial.val[0], place / "run", device, title, quiet, trial.start)
         finally:
             known["seconds"] += monotonic() - begun
             write_json(place / TRIAL, known)
@@ -92,6 +96,41 @@ def run_trials(
         done.append(run_trial(trial, out, device, quiet))
         after(done)
     return done
+
+
+def claim(out: Path, state: dict[str, Any], name: str) -> None:
+    """Take a directory for a table, or refuse one that holds something else; the caller has it locked."""
+    file = out / STATE
+    if not file.exists() and is_free(out):
+        write_json(file, state)
+    elif not file.is_file():
+        raise OutputError(f"{out} holds other files", "choose another --out")
+    elif json.loads(file.read_bytes()) != state:
+        raise OutputError(f"{out} holds another {name}", "choose another --out or repeat its settings")
+
+
+def accuracy_cell(row: dict[str, Any]) -> str:
+    """Mean and spread of a row for people, in percent."""
+    spread = f" ± {100 * row['deviation']:.1f}" if row["deviation"] is not None else ""
+    return f"{100 * row['mean']:.1f}{spread}"
+
+
+def difference_cell(row: dict[str, Any]) -> str:
+    """Difference from the first row for people, in points, and whether it is more than chance."""
+    apart = f"{100 * row['difference']:+.1f}"
+    if row["resolved"] is None:
+        return f"{apart} (one seed)"
+    return apart if row["resolved"] else f"{apart} (*not resolved*)"
+
+
+def resolution_line(deviation: float | None, degrees: int) -> str:
+    """What a table can tell, as a sentence; nothing where no row has several seeds."""
+    if deviation is None:
+        return ""
+    return (
+        f"\nDeviation between seeds {100 * deviation:.2f} points ({degrees} degrees of freedom): two rows of one seed "
+        f"are told apart from {100 * resolvable(deviation, 1, 1, degrees):.1f} points on."
+    )
 
 
 def summarise(outcomes: Sequence[Outcome], metric: str = "top1") -> dict[str, dict[str, Any]]:

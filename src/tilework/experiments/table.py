@@ -1,0 +1,184 @@
+"""Any list of recipes on the same data, each with several seeds: ablations and sweeps.
+
+Rows are written "NAME: RECIPE [SETTING ...] [start=RUN] [@SEEDS]", or RECIPE alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tilework.core.config import resolve
+from tilework.core.errors import ConfigError, InputError
+from tilework.core.files import locked, make_directory, write, write_json
+from tilework.core.registry import nearest
+from tilework.experiments.runner import (
+    Outcome,
+    Trial,
+    accuracy_cell,
+    claim,
+    difference_cell,
+    resolution_line,
+    run_trial,
+    summarise,
+    with_seed,
+)
+from tilework.experiments.statistics import pooled_deviation, resolvable
+from tilework.recipes import Chain, Run, chains, check_links, equip, plan, recipes
+from tilework.train.log import counted, notice
+
+RESULTS, TABLE = "results.json", "table.md"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    name: str
+    run: Run | Chain
+    start: Path | None
+    seeds: int
+
+    @property
+    def links(self) -> int:
+        """Data sets that it takes."""
+        return len(self.run.links) if isinstance(self.run, Chain) else 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table in one directory; what is done is not done again."""
+
+    lines: Sequence[str]
+    data: Path
+    val: Path
+    out: Path
+    settings: Sequence[str] = ()  # over every run; of chains, over the last link
+    tokenizer: Path | None = None
+    adapter: Path | None = None
+    deviation: float = 0.01  # between seeds, assumed before any is known
+    device: str = "auto"
+    quiet: bool = False
+
+    def plan(self) -> dict[str, Any]:
+        """What would be done and how long it would take, after all checks."""
+        rows = self.rows()
+        minutes = {row.name: self._minutes(row) for row in rows}
+        return {
+            "rows": {row.name: row.seeds for row in rows},
+            "runs": sum(row.seeds for row in rows),
+            "minutes_per_run": minutes,
+            "minutes": sum(row.seeds * minutes[row.name] for row in rows),
+            "smallest_difference": self._promise(),
+        }
+
+    def rows(self) -> list[Row]:
+        """The rows; refuses what cannot work."""
+        rows = [self._row(line) for line in self.lines]
+        if len({row.name for row in rows}) < len(rows) or not rows:
+            raise ConfigError("a row is named twice, or there is none", "write 'NAME: RECIPE SETTING ...' for each")
+        for path in (self.data, self.val):
+            if not path.exists():
+                raise InputError(f"no such data: {path}", "give a token store or a folder of images")
+        for row in rows:
+            if isinstance(row.run, Chain):
+                check_links(row.run, [self.data] * row.links, self._judges(row), row.start)
+        return rows
+
+    def run(self) -> dict[str, Any]:
+        """All rows, seed by seed, so that every row has its first number early; returns what results.json holds."""
+        rows = self.rows()
+        make_directory(self.out)
+        with locked(self.out):
+            places = {name: None if p is None else str(p) for name, p in self._places().items()}
+            claim(self.out, {**places, "settings": list(self.settings)}, "table")
+            notice(f"{counted(sum(row.seeds for row in rows), 'run')}; {self._promise()}", self.quiet)
+            outcomes: list[Outcome] = []
+            for seed in range(max(row.seeds for row in rows)):
+                for row in rows:
+                    if seed < row.seeds:
+                        run, data = with_seed(row.run, seed), (self.data,) * row.links
+                        trial = Trial(row.name, seed, run, data, self._judges(row), row.start)
+                        outcomes.append(run_trial(trial, self.out, self.device, self.quiet))
+                        results = self._report(rows, outcomes)
+        return results
+
+    def _row(self, line: str) -> Row:
+        name, colon, rest = line.partition(": ")
+        words = (rest if colon else line).replace("@", " @").split()
+        seeds = words.pop().removeprefix("@") if words and words[-1].startswith("@") else "1"
+        if not words or not (seeds.isdecimal() and int(seeds) > 0):
+            raise ConfigError(f"row '{line}' makes no sense", "write 'NAME: RECIPE SETTING ... @SEEDS'")
+        recipe, *settings = words
+        starts = [word.removeprefix("start=") for word in settings if word.startswith("start=")]
+        settings = [word for word in settings if not word.startswith("start=")]
+        run: Run | Chain
+        if recipe in list(chains):
+            links = [replace(link, run=self._equipped(link.run)) for link in chains[recipe]().links]
+            last = resolve(links[-1].run, None, self.settings)
+            run = resolve(Chain((*links[:-1], replace(links[-1], run=last))), None, settings)
+        elif recipe in list(recipes):
+            run = resolve(self._equipped(recipes[recipe]()), None, [*self.settings, *settings])
+        else:
+            raise ConfigError(f"unknown recipe '{recipe}'", nearest(recipe, [*recipes, *chains]))
+        return Row(name if colon else recipe, run, Path(starts[-1]) if starts else None, int(seeds))
+
+    def _equipped(self, run: Run) -> Run:
+        """With the tools that it has a place for."""
+        parts = (run.objective, *run.augment)
+        tools = {"tokenizer": self.tokenizer, "adapter": self.adapter}
+        return equip(run, **{name: path for name, path in tools.items() if any(hasattr(p, name) for p in parts)})
+
+    def _judges(self, row: Row) -> tuple[Path | None, ...]:
+        return (*([None] * (row.links - 1)), self.val)
+
+    def _minutes(self, row: Row) -> float:
+        runs = [link.run for link in row.run.links] if isinstance(row.run, Chain) else [row.run]
+        start = row.start if len(runs) == 1 else None
+        return float(sum(plan(run, self.data, None, self.device, start)["estimated_minutes"] for run in runs))
+
+    def _places(self) -> dict[str, Path | None]:
+        return {"data": self.data, "val": self.val, "tokenizer": self.tokenizer, "adapter": self.adapter}
+
+    def _promise(self) -> str:
+        smallest = 100 * resolvable(self.deviation, 1, 1)
+        return (
+            f"if seeds differ by {100 * self.deviation:g} points, two rows of one seed are told apart from "
+            f"{smallest:.1f} points on, of two seeds from {smallest / 2**0.5:.1f}"
+        )
+
+    def _report(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+        summary = summarise(outcomes)
+        deviation, degrees = pooled_deviation([row["top1"] for row in summary.values()])
+        lines = dict(zip((row.name for row in rows), self.lines, strict=True))
+        table = [
+            {
+                "row": name,
+                "line": lines[name],
+                **row,
+                "seconds": [round(o.seconds, 1) for o in outcomes if o.trial.row == name],
+            }
+            for name, row in summary.items()
+        ]
+        results = {
+            "assumed_deviation": self.deviation,
+            "deviation": deviation if degrees else None,
+            "degrees_of_freedom": degrees,
+            "rows": table,
+        }
+        write_json(self.out / RESULTS, results)
+        write(self.out / TABLE, markdown(results).encode())
+        return results
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The table for people."""
+    lines = ["| row | seeds | accuracy | from the first row | minutes per run |", "|---|---|---|---|---|"]
+    for i, row in enumerate(results["rows"]):
+        minutes = sum(row["seconds"]) / len(row["seconds"]) / 60
+        apart = "" if i == 0 else difference_cell(row)
+        lines.append(f"| {row['row']} | {len(row['seeds'])} | {accuracy_cell(row)} | {apart} | {minutes:.1f} |")
+    lines.append(resolution_line(results["deviation"], results["degrees_of_freedom"]))
+    return "\n".join(lines) + "\n"
