@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields, replace
-from functools import cache
-from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 import torch
@@ -19,16 +17,18 @@ from tilework.augment import (
     Flip,
     Normalise,
     RandomResizedCrop,
+    TokenGeometry,
     apply_all,
     check_chain,
 )
+from tilework.augment.adapter import save_adapter
 from tilework.augment.scale import Scale
-from tilework.augment.token_adapt import save_adapter
 from tilework.core.batch import Batch, Stage, Target
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.layers.token_adapt import TokenAdaptNetwork
+from tilework.tokenizers import VitVqConfig, save_tokenizer
 
 NAMES = list(Augment.choices)
 STAGES: tuple[Stage, ...] = ("ids", "map", "pixels")
@@ -37,18 +37,28 @@ CODEBOOK = torch.randn(CODES, CODE_DIM, generator=torch.Generator().manual_seed(
 INDEX = torch.tensor([3, 1_000_003, 14, 15, 92, 65])
 
 
-@cache
-def adapter() -> str:
-    """A TokenAdapt for the codebook here."""
-    path = Path(mkdtemp()) / "adapter"
-    save_adapter(path, TokenAdaptNetwork(CODE_DIM, width=16, heads=2), CODEBOOK, {})
-    return str(path)
+PLACES: dict[str, str] = {}  # of trained parts, by the field that names them
+
+
+@pytest.fixture(scope="module", autouse=True)
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A TokenAdapt and a tokenizer for the codebook here."""
+    root = tmp_path_factory.mktemp("trained")
+    save_adapter(root / "adapter", TokenAdaptNetwork(CODE_DIM, width=16, heads=2), CODEBOOK, {})
+    config = VitVqConfig(patch=2, codes=CODES, code_dim=CODE_DIM, width=8, depth=1, heads=2)
+    tokenizer = config.build(3, (2 * SIDE, 2 * SIDE), 0)
+    with torch.no_grad():
+        tokenizer.quantiser.table.copy_(CODEBOOK)
+    save_tokenizer(root / "tokenizer", tokenizer, config, (2 * SIDE, 2 * SIDE))
+    PLACES.update({name: str(root / name) for name in ("adapter", "tokenizer")})
+    yield
+    PLACES.clear()
 
 
 def made(name: str) -> Augment:
     """An augmentation with its own settings, and a path where it needs one."""
     choice = Augment.choices[name]
-    return choice(path=adapter()) if "path" in {f.name for f in fields(choice)} else choice()  # type: ignore[call-arg]
+    return choice(**{f.name: PLACES[f.name] for f in fields(choice) if f.name in PLACES})  # type: ignore[arg-type]
 
 
 def make_batch(stage: Stage, index: Tensor = INDEX) -> Batch:
@@ -76,6 +86,7 @@ def cases() -> list[tuple[str, Stage]]:
 
 def test_the_registry_is_not_empty() -> None:
     assert {"embed", "random_resized_crop", "centre_crop", "flip", "cutmix", "normalise", "scale"} <= set(NAMES)
+    assert {"token_adapt", "decode_encode", "token_geometry", "code_cut", "token_colour"} <= set(NAMES)
 
 
 @pytest.mark.parametrize(("name", "stage"), cases())
@@ -115,13 +126,15 @@ def test_sample_does_not_depend_on_its_neighbours(name: str, stage: Stage) -> No
     augment = made(name)
     if augment.dense:
         pytest.skip("dense noise belongs to the step, not to the sample")
-    whole = run(augment, make_batch(stage))
-    if whole.mix is not None:
+    if run(augment, make_batch(stage)).mix is not None:
         pytest.skip("mixes with a neighbour by definition")
-    turned = run(augment, make_batch(stage, INDEX.flip(0))).x.flip(0)
-    alone = torch.cat([run(augment, make_batch(stage, INDEX[i : i + 1])).x for i in range(len(INDEX))])
-    assert torch.allclose(whole.x.float(), turned.float(), atol=1e-5)
-    assert torch.allclose(whole.x.float(), alone.float(), atol=1e-5)
+    shared = isinstance(augment, TokenGeometry)  # one part or the other: who is in which depends on the others
+    for one in [replace(augment, share=share) for share in (0.0, 1.0)] if shared else [augment]:  # type: ignore[call-arg]
+        whole = run(one, make_batch(stage)).x.float()
+        turned = run(one, make_batch(stage, INDEX.flip(0))).x.flip(0)
+        alone = torch.cat([run(one, make_batch(stage, INDEX[i : i + 1])).x for i in range(len(INDEX))])
+        assert torch.allclose(whole, turned.float(), atol=1e-5)
+        assert torch.allclose(whole, alone.float(), atol=1e-5)
 
 
 @pytest.mark.parametrize("augment", [RandomResizedCrop(), Flip(), CutMix()])

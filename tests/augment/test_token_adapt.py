@@ -1,33 +1,31 @@
-"""TokenAdapt as an augmentation: against plain upsampling and pooling, against crop and CutMix of tokens; its files."""
+"""TokenAdapt as an augmentation: against plain upsampling and pooling, against crop, colour and CutMix of tokens."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.augment import CutMix, CutMixOrMixup, Mixup, RandomResizedCrop, TokenAdapt, apply_all
+from tilework.augment import CutMix, CutMixOrMixup, LikePixels, Mixup, TokenAdapt, TokenColour, TokenCrop, apply_all
+from tilework.augment.adapter import Adapter, save_adapter
 from tilework.augment.affine import Geometry, warp
-from tilework.augment.adapter import load_adapter, save_adapter
+from tilework.augment.color_adapt import adapt_colour
 from tilework.core.batch import Batch, Mix, Target
 from tilework.core.config import decode, encode
-from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.core.errors import ConfigError, InputError
 from tilework.core.rng import Draws
 from tilework.layers.token_adapt import TokenAdaptNetwork
 
-WEIGHTS, SETTINGS = "weights.safetensors", "token_adapt.json"
 CODEBOOK = torch.randn(20, 5, generator=torch.Generator().manual_seed(9))
+TABLE = torch.randn(20, 5, generator=torch.Generator().manual_seed(10))  # learnt vectors in its place
 STILL = Geometry(crop=0.0, flip=0.0, turn=0.0)
 UNMIXED = CutMixOrMixup(CutMix(0.0), Mixup(0.0))
+QUIET, ADAPTED, NOISY = TokenColour(0.0, 0.0), TokenColour(0.0, 1.0), TokenColour(1.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -52,36 +50,48 @@ class SpyColumn:
         return self
 
 
-def make_ids(count: int, side: int = 8) -> Tensor:
-    return torch.randint(20, (count, side, side), generator=torch.Generator().manual_seed(count))
+def make_batch(count: int = 8, side: int = 8, codes: int = 20) -> Batch:
+    g = torch.Generator().manual_seed(count)
+    ids = torch.randint(codes, (count, side, side), generator=g, dtype=torch.int32)
+    return Batch(ids, Target.hard(torch.arange(count) + 100), torch.arange(count) * 7)
 
 
-def make_batch(count: int = 8, side: int = 8) -> Batch:
-    x = CODEBOOK[make_ids(count, side)].permute(0, 3, 1, 2)
-    return Batch(x, Target.hard(torch.arange(count) + 100), torch.arange(count) * 7)
+def look_up(ids: Tensor, table: Tensor = CODEBOOK) -> Tensor:
+    return table[ids.long()].permute(0, 3, 1, 2)
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
-    network = TokenAdaptNetwork(5, width=16, heads=2)
+    path, network = tmp_path_factory.mktemp("files") / "adapter", TokenAdaptNetwork(5, width=16, heads=2)
     network.fit_codes(CODEBOOK)
-    save_adapter(tmp_path / "adapter", network, CODEBOOK, {"name": "small", "sha256": "0f"})
-    return tmp_path / "adapter"
+    save_adapter(path, network, CODEBOOK, {"name": "small", "sha256": "0f"})
+    return path
+
+
+def repeated(network: TokenAdaptNetwork, z: Tensor) -> Tensor:
+    """In place of f: each code vector four times."""
+    return z.repeat_interleave(2, 2).repeat_interleave(2, 3)
+
+
+def averaged(network: TokenAdaptNetwork, s: Tensor, codebook: Tensor) -> Tensor:
+    """In place of g: how near the mean of four places lies to each code."""
+    return -(F.avg_pool2d(s, 2).permute(0, 2, 3, 1)[..., None, :] - codebook).square().sum(-1)
 
 
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """f repeats each code vector and g averages, so that what happens between them can be worked out."""
-    monkeypatch.setattr(TokenAdaptNetwork, "f", lambda self, z: z.repeat_interleave(2, 2).repeat_interleave(2, 3))
-    monkeypatch.setattr(TokenAdaptNetwork, "g", lambda self, s: F.avg_pool2d(s, 2))
+    """f repeats and g averages, so that what happens between them can be worked out."""
+    monkeypatch.setattr(TokenAdaptNetwork, "f", repeated)
+    monkeypatch.setattr(TokenAdaptNetwork, "g", averaged)
 
 
-def bound(path: Path, **settings: Any) -> TokenAdapt:
-    return TokenAdapt(**{"path": str(path), "size": (8, 8), **settings}).bind(CODEBOOK)
+def bound(path: Path, codebook: Tensor = CODEBOOK, table: Tensor | None = None, **settings: Any) -> LikePixels:
+    return TokenAdapt(**{"adapter": str(path), "size": (8, 8), **settings}).bind(codebook, table)
 
 
-def run(augment: TokenAdapt, batch: Batch, seed: int = 0) -> Batch:
+def run(augment: LikePixels, batch: Batch, seed: int = 0) -> Batch:
+    torch.manual_seed(seed)  # noise comes from torch's generator
     return apply_all([augment], batch, Draws(seed, 0, batch.index))
 
 
@@ -91,39 +101,48 @@ def same(one: Batch, other: Batch) -> None:
     assert torch.allclose(one.target.weight, other.target.weight)
 
 
-# through the network
+# through the network: the first half of a batch
 
 
 @pytest.mark.usefixtures("plain")
 def test_without_geometry_and_mixing_codes_come_back(saved: Path) -> None:
     batch = make_batch()
-    out = run(bound(saved, share=1.0, geometry=STILL, mixing=UNMIXED), batch)
-    assert torch.equal(out.x, batch.x)
-    assert torch.equal(out.target.weight, torch.tensor([1.0, 0.0]).expand(8, 2))
+    out = run(bound(saved, geometry=STILL, mixing=UNMIXED), batch)
+    assert torch.equal(out.x[:4], look_up(batch.x)[:4])
+    assert torch.equal(out.target.weight[:4], torch.tensor([1.0, 0.0]).expand(4, 2))
 
 
 @pytest.mark.usefixtures("plain")
 def test_flip_is_a_flip_of_the_grid(saved: Path) -> None:
     batch = make_batch()
-    out = run(bound(saved, share=1.0, geometry=replace(STILL, flip=1.0), mixing=UNMIXED), batch)
-    assert torch.equal(out.x, batch.x.flip(-1))
+    out = run(bound(saved, geometry=replace(STILL, flip=1.0), mixing=UNMIXED), batch)
+    assert torch.equal(out.x[:4], look_up(batch.x).flip(-1)[:4])
 
 
 @pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("colour", [QUIET, TokenColour(0.4, 0.4)])
 @pytest.mark.parametrize("size", [(8, 8), (6, 7)])
-def test_everything_at_once_equals_a_loop(saved: Path, size: tuple[int, int]) -> None:
-    """Place by place: warped maps mixed by their shares, the mean of four, the least distance."""
-    batch, augment = make_batch(), bound(saved, share=1.0, size=size, geometry=Geometry(turn=0.8))
+def test_everything_at_once_equals_a_loop(saved: Path, size: tuple[int, int], colour: TokenColour) -> None:
+    """Place by place: vectors in other colours, warped maps mixed by shares, the mean of four, the least distance."""
+    batch, augment = make_batch(20), bound(saved, size=size, geometry=Geometry(turn=0.8), colour=colour)
+    torch.manual_seed(0)
     p = augment.sample(Draws(0, 0, batch.index), batch)
     out = augment.apply(batch, p)
-    large = batch.x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    z = look_up(batch.x[:10])
+    coloured = z.clone()
+    for i in p.colours[0].adapted.nonzero()[:, 0].tolist():
+        coloured[i] = adapt_colour(z[i : i + 1], z[(i + 9) % 10][None])[0]
+    for i, noise in zip(p.colours[0].noise.rows.tolist(), p.colours[0].noise.values, strict=True):
+        coloured[i] += noise
+    assert (coloured != z).any() == (colour != QUIET)
+    large = coloured.repeat_interleave(2, 2).repeat_interleave(2, 3)
     moved = warp(large, p.affine, (2 * size[0], 2 * size[1]))
-    assert (p.own < 1).flatten(1).any(1).all(), "every sample is mixed"
-    for i in range(8):
+    assert (p.own[:10] < 1).flatten(1).any(1).sum() > 7, "nearly every sample is mixed"
+    for i in range(10):
         for row in range(size[0]):
             for column in range(size[1]):
                 four = slice(2 * row, 2 * row + 2), slice(2 * column, 2 * column + 2)
-                own, mine, other = p.own[i][four], moved[i][(..., *four)], moved[i - 1][(..., *four)]
+                own, mine, other = p.own[i][four], moved[i][(..., *four)], moved[(i + 9) % 10][(..., *four)]
                 vector = (own * mine + (1 - own) * other).mean((1, 2))
                 code = int((CODEBOOK - vector).square().sum(1).argmin())
                 assert torch.equal(out.x[i, :, row, column], CODEBOOK[code])
@@ -131,59 +150,155 @@ def test_everything_at_once_equals_a_loop(saved: Path, size: tuple[int, int]) ->
 
 def test_what_comes_back_are_codes_of_the_store(saved: Path) -> None:
     few = CODEBOOK[[11, 2, 3, 17]]
-    augment = TokenAdapt(path=str(saved), size=(6, 7), share=0.5).bind(few)
-    out = run(augment, make_batch())
+    out = run(bound(saved, few, size=(6, 7)), make_batch(codes=4))
     vectors = out.x[:4].permute(0, 2, 3, 1).flatten(0, 2)
     assert (vectors[:, None] == few).all(-1).any(-1).all()
     assert len(vectors.unique(dim=0)) > 1
     assert out.x.shape == (8, 5, 6, 7)
 
 
-def test_nothing_is_learnt_through_it(saved: Path) -> None:
-    augment = bound(saved)
-    assert augment.network is not None
-    assert not augment.network.training
-    assert not any(p.requires_grad for p in augment.network.parameters())
+def test_long_numbers_will_do(saved: Path) -> None:
     batch = make_batch()
-    assert not run(augment, batch.changed(x=batch.x.clone().requires_grad_())).x.requires_grad
+    assert torch.equal(run(bound(saved), batch.changed(x=batch.x.long())).x, run(bound(saved), batch).x)
 
 
-def test_the_same_draws_give_the_same_codes(saved: Path) -> None:
-    first, again, other = (run(bound(saved), make_batch(), seed) for seed in (0, 0, 1))
+def test_nothing_is_learnt_through_it(saved: Path) -> None:
+    augment = bound(saved, table=TABLE.clone().requires_grad_())
+    assert isinstance(augment.move, Adapter)
+    assert not augment.move.network.training
+    assert not any(p.requires_grad for p in augment.move.network.parameters())
+    assert not run(augment, make_batch()).x.requires_grad
+
+
+@pytest.mark.parametrize("colour", [QUIET, TokenColour()])
+def test_the_same_draws_give_the_same_vectors(saved: Path, colour: TokenColour) -> None:
+    first, again, other = (run(bound(saved, colour=colour), make_batch(), seed) for seed in (0, 0, 1))
     assert torch.equal(first.x, again.x)
     assert not torch.equal(first.x, other.x)
 
 
-# as tokens
+# as tokens: the rest
 
 
-@pytest.mark.parametrize("cutmix", [0.0, 0.5, 1.0])
-def test_no_share_is_a_crop_and_cutmix_of_tokens(saved: Path, cutmix: float) -> None:
-    batch, draws = make_batch(12), Draws(2, 0, make_batch(12).index)
-    out = bound(saved, share=0.0, size=(6, 7), area=(0.3, 0.9), cutmix=cutmix)
-    expected = apply_all([RandomResizedCrop((6, 7), (0.3, 0.9)), CutMix(cutmix)], batch, draws)
-    same(apply_all([out], batch, draws), expected)
-    assert (expected.target.weight[:, 0] < 1).any() == (cutmix > 0)
+@pytest.mark.parametrize("standardise", [False, True])
+@pytest.mark.parametrize("table", [None, TABLE])
+@pytest.mark.parametrize("colour", [QUIET, ADAPTED, NOISY, TokenColour(0.4, 0.4)])
+@pytest.mark.parametrize("cutmix", [CutMix(0.0), CutMix(0.5), CutMix(1.0, alpha=0.4)])
+def test_no_share_is_crop_colour_and_cutmix_of_tokens(
+    saved: Path, cutmix: CutMix, colour: TokenColour, table: Tensor | None, standardise: bool
+) -> None:
+    batch, draws, size, area = make_batch(12), Draws(2, 0, make_batch(12).index), (6, 7), (0.3, 0.9)
+    whole = bound(
+        saved,
+        table=table,
+        share=0.0,
+        size=size,
+        area=area,
+        cutmix=cutmix,
+        colour=colour,
+        standardise=standardise,
+    )
+    steps = [TokenCrop(size, area, standardise=standardise).bind(CODEBOOK, table), colour, cutmix]
+    torch.manual_seed(5)
+    expected = apply_all(steps, batch, draws)
+    torch.manual_seed(5)
+    same(apply_all([whole], batch, draws), expected)
+    assert (expected.target.weight[:, 0] < 1).any() == (cutmix.probability > 0)
 
 
-@pytest.mark.parametrize(("share", "count"), [(0.5, 5), (0.3, 3), (0.0, 0), (1.0, 10)])
+@pytest.mark.parametrize(("share", "count"), [(0.5, 5), (0.3, 3), (0.0, 0), (0.9, 9)])
 def test_the_two_parts_of_a_batch_know_nothing_of_each_other(saved: Path, share: float, count: int) -> None:
-    batch = make_batch(10)
-    out = run(bound(saved, share=share), batch)
+    """Other codes in one part change nothing in the other; colours and mixtures come from the same part."""
+    batch, augment = make_batch(10), bound(saved, share=share, colour=ADAPTED)
+    p = augment.sample(Draws(0, 0, batch.index), batch)
+    out = augment.apply(batch, p)
     assert out.mix is not None
     assert sorted(out.mix.partner[:count].tolist()) == list(range(count))
     assert sorted(out.mix.partner[count:].tolist()) == list(range(count, 10))
-    for part, alone in ((slice(count), 1.0), (slice(count, None), 0.0)):
-        if len(batch.x[part]):
-            half = Batch(out.x[part], Target(out.target.ids[part], out.target.weight[part]), out.index[part])
-            same(half, run(bound(saved, share=alone), batch.rows(part)))
+    for part in (slice(count), slice(count, None)):
+        ids = (batch.x + 1) % 20
+        ids[part] = batch.x[part]
+        assert torch.equal(augment.apply(batch.changed(x=ids), p).x[part], out.x[part])
+
+
+def test_the_rest_is_a_batch_of_its_own(saved: Path) -> None:
+    batch = make_batch(10)
+    out, alone = run(bound(saved), batch), run(bound(saved, share=0.0), batch.rows(slice(5, None)))
+    same(out.rows(slice(5, None)), alone)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_small_batches(saved: Path, count: int) -> None:
-    out = run(bound(saved), make_batch(count))
+    out = run(bound(saved, colour=TokenColour()), make_batch(count))
     assert out.x.shape == (count, 5, 8, 8)
+    assert out.x.isfinite().all()
     assert torch.allclose(out.target.weight.sum(1), torch.ones(count))
+
+
+# colour
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("colour", [ADAPTED, NOISY])
+def test_colours_change_before_samples_are_mixed(saved: Path, colour: TokenColour) -> None:
+    """Colour, then mix, by hand for both halves; the other order gives something else."""
+    whole = (1.0, 1.0)
+    augment = bound(saved, geometry=STILL, area=whole, cutmix=CutMix(alpha=0.8), colour=colour)
+    batch = make_batch(12)
+    torch.manual_seed(0)
+    p = augment.sample(Draws(0, 0, batch.index), batch)
+    p = replace(p, box=torch.eye(2, 3).repeat(6, 1, 1))
+    out = augment.apply(batch, p).x
+    for part, colours in zip((slice(6), slice(6, None)), p.colours, strict=True):
+        z, own = look_up(batch.x[part]), F.avg_pool2d(p.own[part], 2)[:, None]
+        right, wrong = (
+            own * colour.change(z, colours) + (1 - own) * colour.change(z, colours).roll(1, 0),
+            colour.change(own * z + (1 - own) * z.roll(1, 0), colours),
+        )
+        if part == slice(6):  # through the network, which quantises
+            right, wrong = (
+                look_up(torch.cdist(y.permute(0, 2, 3, 1).flatten(1, 2), CODEBOOK).argmin(-1).view(6, 8, 8))
+                for y in (right, wrong)
+            )
+        assert (out[part] - right).abs().amax(1).gt(1e-4).float().mean() < 0.005, "but for ties"
+        assert (out[part] - wrong).abs().amax(1).gt(1e-4).float().mean() > 0.05
+
+
+# vectors that the model sees
+
+
+def codes_of(x: Tensor, table: Tensor) -> Tensor:
+    """The code of each place, whose vectors must be exactly those of a table. x: (B, C, H, W)."""
+    equal = (x.permute(0, 2, 3, 1)[..., None, :] == table).all(-1)
+    assert equal.any(-1).all()
+    return equal.float().argmax(-1)
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_the_network_sees_the_codebook_and_the_model_a_table(saved: Path, standardise: bool) -> None:
+    settings = {"colour": TokenColour(0.3, 0.3), "standardise": standardise}
+    batch = make_batch(10)
+    one, two = run(bound(saved, **settings), batch), run(bound(saved, table=TABLE, **settings), batch)
+    mean, deviation = CODEBOOK.mean(0), (CODEBOOK - CODEBOOK.mean(0)).square().mean(0).sqrt()
+    usual = (CODEBOOK - mean) / deviation if standardise else CODEBOOK
+    nearest = torch.cdist(one.x[:5].permute(0, 2, 3, 1).flatten(0, 2), usual)
+    assert nearest.amin(1).max() < 1e-3, "vectors of codes, standardised or not"
+    codes = codes_of(two.x[:5], TABLE)  # a table is never standardised
+    assert torch.equal(nearest.argmin(1).view_as(codes), codes)
+    assert len(codes.unique()) > 3
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_standardising_does_not_change_the_codes(saved: Path, standardise: bool) -> None:
+    """Of adapted samples; the others are crops of the standardised codebook."""
+    batch = make_batch()
+    augment = bound(saved, standardise=standardise)
+    table = augment.table
+    assert table is not None
+    assert torch.equal(augment.codebook, CODEBOOK)  # type: ignore[arg-type]
+    assert table.std(0, correction=0).allclose(torch.ones(5)) == standardise
+    raw = codes_of(run(bound(saved), batch).x[:4], CODEBOOK)
+    assert torch.equal(codes_of(run(augment, batch).x[:4], table), raw)
 
 
 # labels and columns
@@ -226,130 +341,20 @@ def test_impossible_shares_are_refused(share: float) -> None:
 
 
 def test_it_needs_code_vectors(saved: Path) -> None:
-    augment = TokenAdapt(path=str(saved), size=(8, 8))
+    augment = TokenAdapt(adapter=str(saved), size=(8, 8))
     with pytest.raises(ConfigError, match=r"call bind\(codebook\) first"):
         run(augment, make_batch())
+    p = augment.bind(CODEBOOK).sample(Draws(0, 0, make_batch().index), make_batch())
+    with pytest.raises(ConfigError, match=r"call bind\(codebook\) first"):
+        augment.apply(make_batch(), p)
     for nothing in (None, torch.zeros(20, 0)):
         with pytest.raises(ConfigError, match="needs code vectors"):
             augment.bind(nothing)
 
 
-def test_another_cut_of_the_codebook_is_fine_but_no_other_codebook(saved: Path) -> None:
-    augment = TokenAdapt(path=str(saved))
-    for rows in ([0], [19, 3, 7], list(range(20))):
-        assert torch.equal(augment.bind(CODEBOOK[rows]).codebook, CODEBOOK[rows])  # type: ignore[arg-type]
-    augment.bind(CODEBOOK * (1 + 1e-7))  # unit vectors come out a bit different on another device
-    one_off = CODEBOOK.clone()
-    one_off[4, 2] += 0.01
-    for other in (CODEBOOK + 1, one_off, torch.cat([CODEBOOK, CODEBOOK[:1] * 2]), CODEBOOK[:, :4]):
-        with pytest.raises(ConfigError, match=f"{saved} was trained for another tokenizer"):
-            augment.bind(other)
-
-
-# files
-
-
-def edit(path: Path, **changes: Any) -> None:
-    settings = json.loads((path / SETTINGS).read_text())
-    (path / SETTINGS).write_text(json.dumps({**settings, **changes}))
-
-
-def put_weights(path: Path, data: bytes) -> None:
-    """Other weights with the right hash."""
-    (path / WEIGHTS).write_bytes(data)
-    edit(path, sha256=hashlib.sha256(data).hexdigest())
-
-
-def refused(path: Path) -> None:
-    with pytest.raises(DamageError) as caught:
-        load_adapter(path)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_round_trip(tmp_path: Path) -> None:
-    network = TokenAdaptNetwork(5, width=24, heads=3)
-    network.fit_codes(CODEBOOK)
-    save_adapter(tmp_path / "deep/adapter", network, CODEBOOK, {"name": "small", "sha256": "0f"})
-    loaded, codebook = load_adapter(tmp_path / "deep/adapter")
-    assert torch.equal(codebook, CODEBOOK)
-    assert loaded.state_dict().keys() == network.state_dict().keys()
-    for name, value in network.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], value)
-    z = make_batch(2).x
-    assert torch.equal(loaded.g(loaded.f(z)), network.eval().g(network.f(z)))
-    assert sorted(path.name for path in (tmp_path / "deep/adapter").iterdir()) == [SETTINGS, WEIGHTS]
-    settings = json.loads((tmp_path / "deep/adapter" / SETTINGS).read_text())
-    assert settings["tokenizer"] == {"name": "small", "sha256": "0f"}
-    with pytest.raises(OutputError, match="exists"):
-        save_adapter(tmp_path / "deep/adapter", network, CODEBOOK, {})
-
-
-def test_missing_directory_says_how_to_train_one(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no TokenAdapt in .*nowhere.*tilework train token_adapt"):
-        TokenAdapt(path=str(tmp_path / "nowhere")).bind(CODEBOOK)
-
-
-def test_missing_weights(saved: Path) -> None:
-    (saved / WEIGHTS).unlink()
-    refused(saved)
-
-
-@pytest.mark.parametrize("place", [0, 8, 300, -1])
-def test_flipped_bit_in_the_weights(saved: Path, place: int) -> None:
-    data = bytearray((saved / WEIGHTS).read_bytes())
-    data[place] ^= 1
-    (saved / WEIGHTS).write_bytes(bytes(data))
-    refused(saved)
-
-
-@pytest.mark.parametrize("data", [b"", b"not weights at all", b"\xff" * 64])
-def test_weights_that_are_no_safetensors(saved: Path, data: bytes) -> None:
-    put_weights(saved, data)
-    refused(saved)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda t: t.pop("codebook"),
-        lambda t: t.pop("mean"),
-        lambda t: t.pop("inlet.weight"),
-        lambda t: t.update(extra=torch.zeros(1)),
-        lambda t: t.update(mean=torch.zeros(6)),
-        lambda t: t.update(codebook=torch.zeros(20)),
-        lambda t: t.update(codebook=torch.zeros(20, 6)),
-    ],
-)
-def test_weights_of_another_network(saved: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
-    tensors = load((saved / WEIGHTS).read_bytes())
-    change(tensors)
-    put_weights(saved, save(tensors))
-    refused(saved)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "null", "3", '"text"', "{}", "\x00\x01", '{"version": 1}', pytest.param("[" * 10**5, id="deep")],
-)
-def test_settings_that_are_no_settings(saved: Path, text: str) -> None:
-    (saved / SETTINGS).write_text(text)
-    refused(saved)
-
-
-def test_settings_that_are_no_text(saved: Path) -> None:
-    (saved / SETTINGS).write_bytes(b"\xff\xfe\x80")
-    refused(saved)
-
-
-@pytest.mark.parametrize("size", [0, -16, 1 << 12, 1 << 40, 1e30, float("inf"), "wide", None, [16], 17, 32])
-@pytest.mark.parametrize("name", ["code_dim", "width", "heads"])
-def test_sizes_that_do_not_fit_or_are_none(saved: Path, name: str, size: object) -> None:
-    edit(saved, **{name: size})
-    refused(saved)
-
-
-def test_other_version(saved: Path) -> None:
-    edit(saved, version=2)
-    with pytest.raises(DamageError, match="version 2, not 1"):
-        load_adapter(saved)
+def test_it_needs_a_trained_network_for_these_codes(saved: Path, tmp_path: Path) -> None:
+    for path in ("", str(tmp_path / "nowhere")):
+        with pytest.raises(InputError, match=r"no TokenAdapt in .*tilework train token_adapt"):
+            TokenAdapt(adapter=path).bind(CODEBOOK)
+    with pytest.raises(ConfigError, match=f"{saved} was trained for another tokenizer"):
+        TokenAdapt(adapter=str(saved)).bind(CODEBOOK + 1)

@@ -13,6 +13,8 @@ from tilework.layers.stems import (
     StemConfig,
     TokenF16Stem,
     TokenF16StemConfig,
+    TokenPatchStem,
+    TokenPatchStemConfig,
     TokenStem,
     TokenStemConfig,
 )
@@ -33,6 +35,8 @@ def test_every_stem_gives_the_grid_it_promises(name: str, grid: tuple[int, int])
         (PatchStemConfig(patch=8), "pixels", (4, 6)),
         (TokenStemConfig(), "map", (16, 24)),
         (TokenF16StemConfig(), "map", (32, 48)),
+        (TokenPatchStemConfig(), "map", (16, 24)),
+        (TokenPatchStemConfig(patch=4), "map", (8, 12)),
     ],
 )
 def test_grids_and_stages(config: StemConfig, takes: str, grid: tuple[int, int]) -> None:
@@ -71,6 +75,23 @@ def test_f16_stem_is_one_linear_map_per_code_and_its_neighbours_right_and_below(
             assert torch.allclose(out[:, :, row, column], window @ weight.T + stem.proj.bias, atol=1e-5)
 
 
+@pytest.mark.parametrize("patch", [1, 2, 4])
+def test_token_patch_stem_is_one_linear_map_per_patch_of_codes(patch: int) -> None:
+    torch.manual_seed(0)
+    stem, x = TokenPatchStem(3, (8, 12), 5, patch), torch.randn(2, 3, 8, 12)
+    patches = F.unfold(x, kernel_size=patch, stride=patch)  # (B, C p p, N)
+    expected = stem.proj.weight.flatten(1) @ patches + stem.proj.bias[:, None]
+    torch.testing.assert_close(stem(x), expected.view(2, 5, 8 // patch, 12 // patch), atol=1e-5, rtol=1e-5)
+
+
+def test_tokens_of_the_patch_stem_know_nothing_of_their_neighbours() -> None:
+    torch.manual_seed(0)
+    stem, x = TokenPatchStemConfig().build(3, (8, 12), 5), torch.randn(1, 3, 8, 12, requires_grad=True)
+    (slope,) = torch.autograd.grad(stem(x)[0, :, 1, 2].sum(), x)
+    seen = slope[0].abs().sum(0).nonzero().tolist()
+    assert seen == [[2, 4], [2, 5], [3, 4], [3, 5]]
+
+
 def test_token_stem_of_seit_has_its_size() -> None:
     stem = TokenStem(32, (28, 28), 768)
     assert stem.grid == (14, 14)
@@ -79,8 +100,14 @@ def test_token_stem_of_seit_has_its_size() -> None:
 
 @pytest.mark.parametrize("grid", [(30, 32), (32, 30)])
 def test_image_that_is_no_whole_number_of_patches_is_refused(grid: tuple[int, int]) -> None:
-    with pytest.raises(ConfigError, match=f"{grid[0]}x{grid[1]} is not a whole number of 16 px"):
+    with pytest.raises(ConfigError, match=f"{grid[0]}x{grid[1]} does not divide into patches of 16"):
         PatchStemConfig(patch=16).build(3, grid, 8)
+
+
+@pytest.mark.parametrize("grid", [(7, 8), (8, 7)])
+def test_code_grid_that_is_no_whole_number_of_patches_is_refused(grid: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match=f"{grid[0]}x{grid[1]} does not divide into patches of 2"):
+        TokenPatchStemConfig().build(3, grid, 8)
 
 
 @pytest.mark.parametrize("grid", [(27, 28), (28, 27)])

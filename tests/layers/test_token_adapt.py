@@ -1,4 +1,4 @@
-"""TokenAdapt's network: the paper's size, grids, quantisation against a loop, standardised codes."""
+"""TokenAdapt's network: the sizes of paper and published code, grids, logits against a loop, standardised codes."""
 
 from __future__ import annotations
 
@@ -16,37 +16,57 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def network(code_dim: int = 6) -> TokenAdaptNetwork:
+def network(code_dim: int = 6, codes: int = 0) -> TokenAdaptNetwork:
     torch.manual_seed(0)
-    return TokenAdaptNetwork(code_dim, width=16, heads=2).eval().requires_grad_(False)
+    return TokenAdaptNetwork(code_dim, width=16, heads=2, codes=codes).eval().requires_grad_(False)
+
+
+def block_size(width: int) -> int:
+    """Parameters of a block, counted by hand: two norms, attention, MLP."""
+    hidden = 4 * width
+    return 2 * 2 * width + (width + 1) * 3 * width + (width + 1) * width + (width + 1) * hidden + (hidden + 1) * width
 
 
 @pytest.mark.parametrize("grid", [(32, 32), (14, 20)])
 def test_published_size_whatever_the_grid_and_the_vocabulary(grid: tuple[int, int]) -> None:
     """SeiT++ says 3.7 million; counted by hand from figure 4."""
-    width, code_dim, hidden = 384, 32, 1536
-    block = 2 * 2 * width + (width + 1) * 3 * width + (width + 1) * width + (width + 1) * hidden + (hidden + 1) * width
+    width, code_dim = 384, 32
     into, out = (code_dim + 1) * width, (width + 1) * code_dim
     spread, gather = 4 * width * code_dim + code_dim, 4 * code_dim * width + width
-    assert 2 * block + into + out + spread + gather == 3_672_640
+    assert 2 * block_size(width) + into + out + spread + gather == 3_672_640
     for classes in (10, 1000):
         with torch.device("meta"):
             model = TokenAdaptModelConfig().build(3, grid, classes)
         assert sum(p.numel() for p in model.parameters()) == 3_672_640
 
 
+@pytest.mark.parametrize("codes", [391, 8192])
+def test_size_of_the_published_code(codes: int) -> None:
+    """It ends in a linear map to the vocabulary, and its maps to the width have no bias; 391 codes are SeiT's."""
+    width, code_dim = 384, 32
+    into, out = code_dim * width, (width + 1) * codes
+    spread, gather = 4 * width * code_dim + code_dim, 4 * code_dim * width
+    expected = 2 * block_size(width) + into + out + spread + gather
+    assert expected == 3_810_087 or codes != 391
+    with torch.device("meta"):
+        model = TokenAdaptModelConfig(codes=codes).build(3, (32, 32), 1000)
+    assert sum(p.numel() for p in model.parameters()) == expected
+
+
+@pytest.mark.parametrize("codes", [0, 9])
 @pytest.mark.parametrize("grid", GRIDS)
-def test_f_doubles_the_grid_and_g_halves_it(grid: tuple[int, int]) -> None:
-    one, z = network(), noise(2, 6, *grid)
-    there = one.f(z)
+def test_f_doubles_the_grid_and_g_halves_it(grid: tuple[int, int], codes: int) -> None:
+    one, codebook = network(codes=codes), noise(9, 6, seed=1)
+    there = one.f(noise(2, 6, *grid))
     assert there.shape == (2, 6, 2 * grid[0], 2 * grid[1])
-    assert one.g(there).shape == z.shape
+    assert one.g(there, codebook).shape == (2, *grid, 9)
 
 
+@pytest.mark.parametrize("codes", [0, 9])
 @pytest.mark.parametrize("grid", GRIDS)
-def test_samples_do_not_see_each_other(grid: tuple[int, int]) -> None:
-    one, z = network(), noise(3, 6, *grid)
-    for step in (one.f, lambda s: one.g(s.repeat_interleave(2, 2).repeat_interleave(2, 3))):
+def test_samples_do_not_see_each_other(grid: tuple[int, int], codes: int) -> None:
+    one, z, codebook = network(codes=codes), noise(3, 6, *grid), noise(9, 6, seed=1)
+    for step in (one.f, lambda s: one.g(s.repeat_interleave(2, 2).repeat_interleave(2, 3), codebook)):
         torch.testing.assert_close(step(z), torch.cat([step(z[i : i + 1]) for i in range(3)]))
 
 
@@ -56,21 +76,56 @@ def test_places_are_told_apart() -> None:
     assert len(patches.unique(dim=0)) == 9
 
 
+@pytest.mark.parametrize("codes", [0, 9])
+def test_each_place_of_the_code_grid_reads_its_four_places_of_the_map(codes: int) -> None:
+    """One block sees everything; without what it adds, a change stays where it is."""
+    one, codebook, s = network(codes=codes), noise(9, 6, seed=1), noise(1, 6, 8, 6)
+    for last in (one.back.attn.proj, one.back.mlp.fc2):
+        last.weight.zero_()
+    for row in range(8):
+        for column in range(6):
+            other = s.clone()
+            other[0, :, row, column] += 1
+            changed = (one.g(other, codebook) != one.g(s, codebook)).any(-1)[0]
+            assert changed.nonzero().tolist() == [[row // 2, column // 2]]
+
+
 @pytest.mark.parametrize("codes", [1, 7, 50])
 @pytest.mark.parametrize("grid", GRIDS)
-def test_nearest_is_the_least_distance(codes: int, grid: tuple[int, int]) -> None:
-    """By a loop over places and codes."""
-    one, z, codebook = network(), 2 * noise(2, 6, *grid) + 1, noise(codes, 6, seed=1) * 3 + 2
+def test_logits_are_squared_distances_to_the_codes(codes: int, grid: tuple[int, int]) -> None:
+    """Eqs. 2 and 3 by a loop over places and codes, from the vectors that the last layer gives."""
+    one, codebook = network(), noise(codes, 6, seed=1) * 3 + 2
     one.fit_codes(codebook)
-    found, logits = one.nearest(z, codebook), one.logits(z, codebook)
+    one.outlet.weight.mul_(5)  # vectors that differ
+    ends: list[Tensor] = []
+    one.outlet.register_forward_hook(lambda layer, taken, given: ends.append(given))
+    logits = one.g(noise(2, 6, 2 * grid[0], 2 * grid[1], seed=2), codebook)
+    z = ends[0] * one.deviation + one.mean  # (B, H, W, C) on the scale of the codes
     assert logits.shape == (2, *grid, codes)
     for b in range(2):
         for row in range(grid[0]):
             for column in range(grid[1]):
-                distances = [(z[b, :, row, column] - code).square().sum().item() for code in codebook]
-                assert found[b, row, column] == min(range(codes), key=distances.__getitem__)
+                distances = [(z[b, row, column] - code).square().sum().item() for code in codebook]
+                assert logits[b, row, column].argmax() == min(range(codes), key=distances.__getitem__)
                 likely = (torch.tensor(distances) / (-2 * one.deviation.square())).softmax(0)
                 torch.testing.assert_close(logits[b, row, column].softmax(0), likely, atol=1e-4, rtol=1e-3)
+    assert codes == 1 or len(logits.argmax(-1).unique()) > 1
+
+
+def test_each_code_has_its_logits_whatever_the_cut() -> None:
+    one, codebook, s, cut = network(), noise(30, 6, seed=1), noise(2, 6, 8, 8), [21, 3, 17, 4]
+    one.fit_codes(codebook)
+    torch.testing.assert_close(one.g(s, codebook[cut]), one.g(s, codebook)[..., cut])
+
+
+def test_numbered_codes_end_in_the_linear_map_alone() -> None:
+    one, s = network(codes=9), noise(2, 6, 8, 8)
+    one.fit_codes(noise(9, 6, seed=1))
+    ends: list[Tensor] = []
+    one.outlet.register_forward_hook(lambda layer, taken, given: ends.append(given))
+    logits = one.g(s, noise(9, 6, seed=1))
+    assert torch.equal(logits, ends[0])
+    assert torch.equal(logits, one.g(s, noise(4, 6, seed=2))), "the codebook does not matter"
 
 
 def test_codes_are_standardised_over_all_channels() -> None:
@@ -82,24 +137,25 @@ def test_codes_are_standardised_over_all_channels() -> None:
     assert standard.std(0)[1] / standard.std(0)[0] == pytest.approx(5, rel=0.5), "channels keep their proportions"
 
 
+@pytest.mark.parametrize("codes", [0, 20])
 @pytest.mark.parametrize(("scale", "shift"), [(0.01, 0.0), (30.0, 7.0), (1.0, -5.0)])
-def test_scale_and_place_of_a_codebook_do_not_matter(scale: float, shift: float) -> None:
+def test_scale_and_place_of_a_codebook_do_not_matter(scale: float, shift: float, codes: int) -> None:
     ids, codebook = torch.randint(20, (2, 5, 5), generator=torch.Generator().manual_seed(3)), noise(20, 6)
     found = []
     for book in (codebook, codebook * scale + shift):
-        one = network()
+        one = network(codes=codes)
         one.fit_codes(book)
-        z = one.g(one.f(book[ids].permute(0, 3, 1, 2)))
-        found.append((one.nearest(z, book), one.logits(z, book).softmax(-1)))
-    assert torch.equal(found[0][0], found[1][0])
-    assert len(found[0][0].unique()) > 1
-    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-3, rtol=1e-2)
+        found.append(one.g(one.f(book[ids].permute(0, 3, 1, 2)), book))
+    assert torch.equal(found[0].argmax(-1), found[1].argmax(-1))
+    assert len(found[0].argmax(-1).unique()) > 1
+    torch.testing.assert_close(found[0].softmax(-1), found[1].softmax(-1), atol=1e-3, rtol=1e-2)
 
 
 def test_equal_codes_stay_finite() -> None:
     one, codebook = network(), torch.ones(4, 6)
     one.fit_codes(codebook)
-    assert one.g(one.f(codebook[torch.zeros(1, 2, 2, dtype=torch.int64)].permute(0, 3, 1, 2))).isfinite().all()
+    z = codebook[torch.zeros(1, 2, 2, dtype=torch.int64)].permute(0, 3, 1, 2)
+    assert one.g(one.f(z), codebook).isfinite().all()
 
 
 def test_scale_of_the_codes_is_saved_but_not_trained() -> None:

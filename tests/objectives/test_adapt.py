@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from small_data import write_images
 from tilework.augment import Embed, TokenAdapt
-from tilework.augment.affine import Geometry
 from tilework.augment.adapter import load_adapter
+from tilework.augment.affine import Geometry
 from tilework.core.batch import Batch, Mix, Target
 from tilework.core.config import resolve
 from tilework.core.distributed import World
@@ -29,6 +29,7 @@ from tilework.models import TokenAdaptModelConfig, VitConfig
 from tilework.objectives import AdaptConfig, ClassifyConfig
 from tilework.objectives.adapt import Adapt, nearest_places
 from tilework.recipes import Extra, Run, prepare, recipes, train
+from tilework.store import Store
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
 from tilework.tokenizers.kmeans import kmeans
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
@@ -50,9 +51,9 @@ def write_tokenizer(path: Path, patch: int = 2, size: tuple[int, int] = (16, 16)
     return path
 
 
-def objective(path: Path, code_dim: int = 3, **settings: Any) -> Adapt:
+def objective(path: Path, code_dim: int = 3, codes: int = 0, **settings: Any) -> Adapt:
     torch.manual_seed(1)
-    model = TokenAdaptModelConfig(code_dim, width=32, heads=2).build(3, (16, 16), 2)
+    model = TokenAdaptModelConfig(code_dim, width=32, heads=2, codes=codes).build(3, (16, 16), 2)
     return AdaptConfig(tokenizer=str(path), **settings).build(model)
 
 
@@ -78,11 +79,22 @@ def path(tmp_path: Path) -> Path:
     return write_tokenizer(tmp_path / "colours")
 
 
+def repeated(network: TokenAdaptNetwork, z: Tensor) -> Tensor:
+    """In place of f: each code vector four times."""
+    return z.repeat_interleave(2, 2).repeat_interleave(2, 3)
+
+
+def averaged(network: TokenAdaptNetwork, s: Tensor, codebook: Tensor) -> Tensor:
+    """In place of g: how near the mean of four places lies to each code."""
+    z = F.avg_pool2d(s, 2).permute(0, 2, 3, 1)
+    return z @ codebook.T - codebook.square().sum(1) / 2  # as the tokenizer decides, also on a tie
+
+
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """f repeats each code vector and g averages: with patches of 2 px in colours of codes, f gives the image itself."""
-    monkeypatch.setattr(TokenAdaptNetwork, "f", lambda self, z: z.repeat_interleave(2, 2).repeat_interleave(2, 3))
-    monkeypatch.setattr(TokenAdaptNetwork, "g", lambda self, s: F.avg_pool2d(s, 2))
+    """f repeats and g averages: with patches of 2 px in colours of codes, f gives the image itself."""
+    monkeypatch.setattr(TokenAdaptNetwork, "f", repeated)
+    monkeypatch.setattr(TokenAdaptNetwork, "g", averaged)
 
 
 # the loss
@@ -100,16 +112,39 @@ def test_image_and_map_are_augmented_alike(path: Path, grid: tuple[int, int], st
     assert (moved != one.codes(batch.x)).float().mean() > 0.5, "and A does something"
 
 
-def test_loss_is_the_cross_entropy_of_the_codes_of_the_augmented_image(path: Path) -> None:
-    one = objective(path, mix=0.0, geometry=Geometry(crop=0.0, flip=1.0, turn=0.0))
+def flipping(path: Path, codes: int, ends: list[Tensor]) -> tuple[Adapt, dict[str, Tensor], Tensor]:
+    """A step whose A is a flip: the objective, what it gives, and the codes of the flipped images.
+
+    ends: takes what the network's last layer gave for the same input, flattened.
+    """
+    one = objective(path, codes=codes, mix=0.0, geometry=Geometry(crop=0.0, flip=1.0, turn=0.0))
     batch = make_batch(torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
     out = one(batch, at(batch, 0))
     tokenizer = load_tokenizer(path)[0]
     ids, target = tokenizer.encode(batch.x).clone(), tokenizer.encode(batch.x.flip(-1)).clone()
-    z = one.model.g(one.model.f(tokenizer.codebook[ids].permute(0, 3, 1, 2)).flip(-1)).permute(0, 2, 3, 1)
-    distance = torch.cdist(z.flatten(0, 2), tokenizer.codebook).square() / one.model.deviation.square()
-    torch.testing.assert_close(out["loss"], F.cross_entropy(-distance / 2, target.flatten()), atol=1e-3, rtol=1e-3)
-    assert out["agreement"] == pytest.approx((distance.argmin(1) == target.flatten()).float().mean().item(), abs=0.02)
+    one.model.outlet.register_forward_hook(lambda layer, taken, given: ends.append(given.flatten(0, 2)))
+    one.model.g(one.model.f(tokenizer.codebook[ids].permute(0, 3, 1, 2)).flip(-1), tokenizer.codebook)
+    return one, out, target.flatten()
+
+
+def test_loss_is_the_cross_entropy_of_the_codes_of_the_augmented_image(path: Path) -> None:
+    """By squared distances on the scale of the codes (eq. 3)."""
+    ends: list[Tensor] = []
+    one, out, target = flipping(path, 0, ends)
+    z = ends[0] * one.model.deviation + one.model.mean
+    distance = torch.cdist(z, one.tokenizer.codebook).square() / one.model.deviation.square()
+    torch.testing.assert_close(out["loss"], F.cross_entropy(-distance / 2, target), atol=1e-3, rtol=1e-3)
+    assert out["agreement"] == pytest.approx((distance.argmin(1) == target).float().mean().item(), abs=0.02)
+
+
+def test_loss_of_logits_as_published(path: Path) -> None:
+    ends: list[Tensor] = []
+    one, out, target = flipping(path, 12, ends)
+    assert ends[0].shape == (3 * 64, 12)
+    torch.testing.assert_close(out["loss"], F.cross_entropy(ends[0], target))
+    assert out["agreement"] == pytest.approx((ends[0].argmax(1) == target).float().mean().item(), abs=0.02)
+    out["loss"].backward()
+    assert all(p.grad is not None for p in one.parameters())
 
 
 @pytest.mark.parametrize(
@@ -156,7 +191,7 @@ def test_codes_are_those_of_the_store_under_autocast(path: Path) -> None:
 
 
 def test_loss_falls(tmp_path: Path) -> None:
-    """Smooth images, codes by k-means of their patches, forty steps."""
+    """Smooth images, codes by k-means of their patches, thirty steps."""
     torch.manual_seed(0)
     images = F.interpolate(torch.rand(16, 3, 4, 4), (16, 16), mode="bilinear")
     config = VitVqConfig(patch=4, codes=12, code_dim=4, width=8, depth=1, heads=2)
@@ -169,7 +204,7 @@ def test_loss_falls(tmp_path: Path) -> None:
     before = one.score(one.model, batch)
     optimiser = torch.optim.AdamW(one.parameters(), 3e-3)
     losses = []
-    for step in range(40):
+    for step in range(30):
         optimiser.zero_grad()
         out = one(batch, Draws(0, step, batch.index, step))
         out["loss"].backward()
@@ -249,7 +284,7 @@ def on_tokens(adapter: Path) -> Run:
     return Run(
         model=VitConfig(width=16, depth=1, heads=2, stem=TokenStemConfig()),
         objective=ClassifyConfig(),
-        augment=(Embed(), TokenAdapt(path=str(adapter), size=(8, 8))),
+        augment=(TokenAdapt(adapter=str(adapter), size=(8, 8)),),
         evaluation=(Embed(),),
         fit=FitConfig(epochs=0, steps=2, batch=8),
     )
@@ -282,6 +317,18 @@ def test_codes_of_unit_length_fit_their_own_store(images: Path, tmp_path: Path) 
     train(adapting(path), images, None, tmp_path / "run", quiet=True)
     tokenize(ImageFolder.open(images), Tokenizing(*load_tokenizer(path), CPU.device), tmp_path / "x.tok")
     prepare(on_tokens(tmp_path / "run/token_adapt"), tmp_path / "x.tok", None, tmp_path / "t", CPU, "x", quiet=True)
+
+
+def test_logits_are_for_the_whole_codebook(path: Path, images: Path, tmp_path: Path) -> None:
+    """They are kept and read as such, and a store that has cut its codes down is refused before the first step."""
+    train(adapting(path, "model.codes=12"), images, None, tmp_path / "run", quiet=True)
+    network, codebook = load_adapter(tmp_path / "run/token_adapt")
+    assert (network.codes, len(codebook)) == (12, 12)
+    store = tmp_path / "x.tok"
+    tokenize(ImageFolder.open(images), Tokenizing(*load_tokenizer(path), CPU.device), store)
+    assert len(Store(store).codebook) < 12
+    with pytest.raises(ConfigError, match="ends in logits of another cut"):
+        prepare(on_tokens(tmp_path / "run/token_adapt"), store, None, tmp_path / "t", CPU, "x", quiet=True)
 
 
 def test_it_is_left_by_a_run_with_auxiliary_objectives_too(path: Path, images: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 
 from small_data import write_images, write_store
 from tilework.augment import CentreCrop, Embed, Flip, Normalise, RandomResizedCrop, apply_all
+from tilework.augment.adapter import save_adapter
 from tilework.core.config import decode, encode, read_yaml_text, resolve, to_yaml
 from tilework.core.distributed import World
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
@@ -19,9 +20,10 @@ from tilework.core.files import locked, make_directory
 from tilework.core.rng import Draws
 from tilework.data import ImageFolder
 from tilework.layers.stems import TokenStemConfig
+from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.models import VitConfig
-from tilework.objectives import ClassifyConfig
-from tilework.recipes import Chain, Extra, Run, chains, check_links, evaluate_run, plan, prepare, recipes, train
+from tilework.objectives import ClassifyConfig, MaskedConfig
+from tilework.recipes import Chain, Extra, Run, chains, check_links, equip, evaluate_run, plan, prepare, recipes, train
 from tilework.recipes.build import build_model, build_objective, data_spec, load_run
 from tilework.store import StoreWriter
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
@@ -50,52 +52,77 @@ def test_recipe_survives_yaml(name: str) -> None:
     assert "Paper:" in document
 
 
+@dataclass(frozen=True)
+class Tools:
+    """A small tokenizer and a TokenAdapt for it; no test changes them."""
+
+    tokenizer: Path
+    adapter: Path
+    codebook: np.ndarray  # (K, C)
+
+    def given(self, run: Run) -> Run:
+        """A recipe with the tools that its parts ask for."""
+        parts = (run.objective, *run.augment)
+        paths = {"tokenizer": self.tokenizer, "adapter": self.adapter}
+        return equip(run, **{name: path for name, path in paths.items() if any(hasattr(p, name) for p in parts)})
+
+
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    root = tmp_path_factory.mktemp("tools")
+    torch.manual_seed(0)
+    config = VitVqConfig(patch=4, codes=32, code_dim=8, width=16, depth=1, heads=2)
+    tokenizer = config.build(3, (32, 32), 0)
+    save_tokenizer(root / "tokenizer", tokenizer, config, (32, 32))
+    network = TokenAdaptNetwork(8, width=16, heads=2)
+    network.fit_codes(tokenizer.codebook)
+    save_adapter(root / "adapter", network, tokenizer.codebook, {})
+    return Tools(root / "tokenizer", root / "adapter", tokenizer.codebook.detach().numpy())
+
+
 def shrunk(run: Run) -> Run:
-    """A recipe with its pipeline, schedule and grids, but a network and a batch for a test."""
+    """A recipe with its pipeline, schedule and grids, but networks, samples and a batch for a test."""
     settings = ["fit.epochs=0", "fit.steps=2", "fit.batch=4", "fit.precision=fp32"]
+    settings += ["samples=6"] if run.samples else []
     settings += ["objective.warm_steps=1"] if hasattr(run.objective, "warm_steps") else []
-    sizes = {"depth": 2, "width": 32, "heads": 2} if hasattr(run.model, "heads") else {"width": 16}
-    settings += [f"model.{name}={size}" for name, size in sizes.items() if hasattr(run.model, name)]
+    for part in ("model", "objective"):  # of the latter: the decoder of masked token modelling
+        has = getattr(run, part)
+        sizes = {"depth": 2, "width": 32, "heads": 2} if hasattr(has, "heads") else {"width": 16}
+        settings += [f"{part}.{name}={size}" for name, size in sizes.items() if hasattr(has, name)]
     return resolve(run, None, settings)
-
-
-def with_tokenizer(run: Run, path: Path) -> Run:
-    """A recipe that learns about a tokenizer gets a small one."""
-    if not hasattr(run.objective, "tokenizer"):
-        return run
-    config = VitVqConfig(patch=4, codes=16, code_dim=8, width=16, depth=1, heads=2)
-    save_tokenizer(path, config.build(3, (32, 32), 0), config, (32, 32))
-    return resolve(run, None, [f"objective.tokenizer={path}", "model.code_dim=8", "size=[32,32]"])
 
 
 def code_grid(run: Run) -> tuple[int, int] | None:
     """The grid of stored codes that a recipe is made for; None for pixels."""
-    if not any(isinstance(step, Embed) for step in run.evaluation):
-        return None
+    if run.codes is not None or not any(isinstance(step, Embed) for step in run.evaluation):
+        return run.codes
     crops = [step.size for step in (*run.evaluation, *run.augment) if isinstance(step, CentreCrop | RandomResizedCrop)]
     height, width = crops[0]
     cut = any(isinstance(step, CentreCrop) for step in run.evaluation)
     return (height * 8 // 7, width * 8 // 7) if cut else (height, width)
 
 
-def data_for(run: Run, path: Path) -> Path:
+def data_for(run: Run, tools: Tools, path: Path) -> Path:
     """Eight random samples of the kind and grid a recipe asks for."""
     grid = code_grid(run)
     if grid is None:
         return write_images(path, classes=2, count=4)
-    rng = np.random.default_rng(0)
-    with StoreWriter(path, rng.normal(size=(32, 8)), ["class0", "class1"]) as writer:
-        writer.add(rng.integers(0, 32, (8, *grid)), np.arange(8) % 2, [str(i) for i in range(8)])
+    rng, codes = np.random.default_rng(0), len(tools.codebook)
+    with StoreWriter(path, tools.codebook, ["class0", "class1"]) as writer:
+        writer.add(rng.integers(0, codes, (8, *grid)), np.arange(8) % 2, [str(i) for i in range(8)])
     return path
 
 
 @pytest.mark.parametrize("name", list(recipes))
-def test_recipe_trains_two_steps(name: str, tmp_path: Path) -> None:
-    run = with_tokenizer(shrunk(recipes[name]()), tmp_path / "tokenizer")
-    job = prepare(run, data_for(run, tmp_path / "data"), None, tmp_path / "run", CPU, name, quiet=True)
+def test_recipe_trains_two_steps(name: str, tools: Tools, tmp_path: Path) -> None:
+    run = tools.given(shrunk(recipes[name]()))
+    data = data_for(run, tools, tmp_path / "data")
+    job = prepare(run, data, None, tmp_path / "run", CPU, name, quiet=True)
+    assert len(job.source) == (run.samples or 8)
     losses: list[float] = []
     job.objective.register_forward_hook(lambda module, inputs, out: losses.append(out["loss"].item()))
     before = [value.detach().clone() for value in job.objective.parameters()]
+    assert sum(value.numel() for value in before) < 2_000_000
     time_steps(job, count=1)  # as in training, but nothing is saved
     assert len(losses) == 2
     assert np.isfinite(losses).all()
@@ -103,15 +130,34 @@ def test_recipe_trains_two_steps(name: str, tmp_path: Path) -> None:
     assert all(value.isfinite().all() for value in job.objective.parameters())
 
 
+@pytest.mark.parametrize("name", [n for n in recipes if any(hasattr(step, "adapter") for step in recipes[n]().augment)])
+def test_recipes_that_ask_for_an_adapter_are_refused_without_one(name: str, tools: Tools, tmp_path: Path) -> None:
+    run = shrunk(recipes[name]())
+    data = data_for(run, tools, tmp_path / "data")
+    with pytest.raises(InputError, match="no TokenAdapt in"):
+        prepare(run, data, None, tmp_path / "run", CPU, name, quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", list(recipes))
+def test_recipe_says_which_tools_it_needs(name: str) -> None:
+    run, document = recipes[name](), recipes[name].__doc__ or ""
+    using = [step for step in run.augment if hasattr(step, "adapter")]
+    assert ("--adapter adapt" in document) == bool(using)
+    needing = [part for part in (*run.augment, run.objective) if hasattr(part, "tokenizer")]
+    if needing and not isinstance(run.objective, MaskedConfig):  # which does without, only its pictures do not
+        assert "--tokenizer" in document
+
+
 @pytest.mark.parametrize("name", list(chains))
-def test_chain_survives_yaml_and_its_links_fit(name: str, tmp_path: Path) -> None:
+def test_chain_survives_yaml_and_its_links_fit(name: str, tools: Tools, tmp_path: Path) -> None:
     chain = chains[name]()
     assert decode(Chain, read_yaml_text(to_yaml(chain), name)) == chain
     document = chains[name].__doc__ or ""
     assert "tilework " in document, "the docstring says how to run it"
     assert "Paper:" in document
-    small = Chain(tuple(replace(link, run=shrunk(link.run)) for link in chain.links))
-    data = [data_for(link.run, tmp_path / link.name) for link in small.links]
+    small = Chain(tuple(replace(link, run=tools.given(shrunk(link.run))) for link in chain.links))
+    data = [data_for(link.run, tools, tmp_path / link.name) for link in small.links]
     check_links(small, data, data, None)
     assert [path.name for path in sorted(tmp_path.iterdir())] == sorted(link.name for link in chain.links)
 
@@ -254,7 +300,7 @@ def test_evaluating_a_token_model_on_images(images: Path, tmp_path: Path) -> Non
     np.testing.assert_allclose(stored.probabilities, direct.probabilities, atol=1e-6)
     with pytest.raises(InputError, match="--tokenizer"):
         evaluate_run(tmp_path / "run", images)
-    with pytest.raises(InputError, match="not a classifier"):
+    with pytest.raises(InputError, match="trained no classifier"):
         evaluate_run(tmp_path / "tr", images)
     (tmp_path / "run/codebook.safetensors").write_bytes(b"no")
     with pytest.raises(DamageError, match=r"codebook\.safetensors cannot be read"):

@@ -56,7 +56,7 @@ class TokenColour(Augment):
 
     def change(self, x: Tensor, p: Colours) -> Tensor:
         """x: (B, C, H, W); the colours are those of the neighbours before any change."""
-        if self.adapt:
+        if self.adapt and len(x):
             x = torch.where(p.adapted[:, None, None, None], adapt_colour(x, x.roll(1, 0)), x)
         return add_noise(x, p.noise) if self.noise else x
 

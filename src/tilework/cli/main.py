@@ -69,6 +69,12 @@ COMMANDS = {
     ),
     "export": ("export", "export", "Write the model of a run for inference, without what only training needs."),
     "eval": ("eval", "evaluate", "Measure a trained model on a token store or an image folder."),
+    "probe": ("probe", "probe", "Measure what the frozen features of a run know: linear classifier and neighbours."),
+    "analyze augment": (
+        "analyze",
+        "augment",
+        "Show what augmentations do to codes: decoded, and to the features of a classifier.",
+    ),
     "doctor": (
         "doctor",
         "doctor",

@@ -58,6 +58,10 @@ class OutputError(TileworkError):
     exit_code = 7
 
 
+class InUseError(OutputError):
+    """Another process is at work there."""
+
+
 class TrainingError(TileworkError):
     """Training that cannot go on."""
 

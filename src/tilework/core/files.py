@@ -19,7 +19,7 @@ try:
 except ImportError:  # Windows: no locks
     fcntl = None  # type: ignore[assignment]
 
-from tilework.core.errors import OutputError
+from tilework.core.errors import InUseError, OutputError
 
 
 def crc32c(data: bytes | memoryview) -> int:
@@ -108,7 +108,7 @@ def locked(path: Path) -> Iterator[None]:
             if fcntl is not None:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise OutputError(f"{path} is in use by another process", "wait for it to end") from error
+            raise InUseError(f"{path} is in use by another process", "wait for it to end") from error
         yield
     finally:
         os.close(handle)

@@ -11,17 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from tilework.core.config import encode
-from tilework.core.errors import OutputError
-from tilework.core.files import is_free, make_directory, write_json
+from tilework.core.errors import InUseError, OutputError
+from tilework.core.files import is_free, locked, make_directory, write_json
 from tilework.experiments.statistics import paired_difference, pooled_deviation, resolvable
 from tilework.recipes import Chain, Link, Run, train, train_chain
 from tilework.recipes.build import RESULTS
 
 TRIAL, STATE = "trial.json", "settings.json"
+PAUSE = 2.0  # seconds between looks at what other processes are doing
 
 
 @dataclass(frozen=True)
@@ -60,26 +61,27 @@ def with_seed(run: Run | Chain, seed: int) -> Run | Chain:
 
 
 def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False) -> Outcome:
-    """Run one, or go on with it, or read what it gave."""
+    """Run one, or go on with it, or read what it gave; refused while another process is at it."""
     place = out / trial.place
     settings = {"run": encode(trial.run), "data": [str(p) for p in trial.data], "val": [str(p) for p in trial.val]}
     settings |= {"start": str(trial.start)} if trial.start else {}
-    known = json.loads((place / TRIAL).read_bytes()) if (place / TRIAL).is_file() else {**settings, "seconds": 0.0}
-    if {**known, "seconds": 0.0} != {**settings, "seconds": 0.0}:
-        raise OutputError(f"{place} holds another trial", "choose another --out, or repeat its settings")
-    if not (place / "run" / RESULTS).is_file():
-        make_directory(place)
-        write_json(place / TRIAL, known)
-        begun, title = monotonic(), f"{trial.row} seed {trial.seed}"
-        try:
-            if isinstance(trial.run, Chain):
-                train_chain(trial.run, trial.data, trial.val, place / "run", device, title, quiet, trial.start)
-            else:
-                train(trial.run, trial.data[0], trial.val[0], place / "run", device, title, quiet, trial.start)
-        finally:
-            known["seconds"] += monotonic() - begun
+    make_directory(place)
+    with locked(place):
+        known = json.loads((place / TRIAL).read_bytes()) if (place / TRIAL).is_file() else {**settings, "seconds": 0.0}
+        if {**known, "seconds": 0.0} != {**settings, "seconds": 0.0}:
+            raise OutputError(f"{place} holds another trial", "choose another --out, or repeat its settings")
+        if not (place / "run" / RESULTS).is_file():
             write_json(place / TRIAL, known)
-    metrics = json.loads((place / "run" / RESULTS).read_bytes())
+            begun, title = monotonic(), f"{trial.row} seed {trial.seed}"
+            try:
+                if isinstance(trial.run, Chain):
+                    train_chain(trial.run, trial.data, trial.val, place / "run", device, title, quiet, trial.start)
+                else:
+                    train(trial.run, trial.data[0], trial.val[0], place / "run", device, title, quiet, trial.start)
+            finally:
+                known["seconds"] += monotonic() - begun
+                write_json(place / TRIAL, known)
+        metrics = json.loads((place / "run" / RESULTS).read_bytes())
     return Outcome(trial, metrics, known["seconds"])
 
 
@@ -88,18 +90,27 @@ def run_trials(
     out: Path,
     device: str = "auto",
     quiet: bool = False,
-    after: Callable[[list[Outcome]], None] = lambda done: None,
+    after: Callable[[list[Outcome]], object] = lambda done: None,
 ) -> list[Outcome]:
-    """Run all of them in order; `after` sees what is done after each."""
-    done: list[Outcome] = []
-    for trial in trials:
-        done.append(run_trial(trial, out, device, quiet))
-        after(done)
-    return done
+    """Run all of them; several processes with the same list share the work. `after` sees what is done after each."""
+    done: dict[int, Outcome] = {}
+    while len(done) < len(trials):
+        before = len(done)
+        for number, trial in enumerate(trials):
+            if number in done:
+                continue
+            try:
+                done[number] = run_trial(trial, out, device, quiet)
+            except InUseError:
+                continue  # another process is at it
+            after([done[i] for i in sorted(done)])
+        if len(done) == before:
+            sleep(PAUSE)
+    return [done[i] for i in sorted(done)]
 
 
 def claim(out: Path, state: dict[str, Any], name: str) -> None:
-    """Take a directory for a table, or refuse one that holds something else; the caller has it locked."""
+    """Take a directory for a table, or refuse one that holds something else."""
     file = out / STATE
     if not file.exists() and is_free(out):
         write_json(file, state)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tilework.core.config import resolve
 from tilework.core.errors import ConfigError, InputError
-from tilework.core.files import locked, make_directory, write, write_json
+from tilework.core.files import make_directory, write, write_json
 from tilework.core.registry import nearest
 from tilework.experiments.runner import (
     Outcome,
@@ -21,7 +21,7 @@ from tilework.experiments.runner import (
     claim,
     difference_cell,
     resolution_line,
-    run_trial,
+    run_trials,
     summarise,
     with_seed,
 )
@@ -88,22 +88,20 @@ class Table:
         return rows
 
     def run(self) -> dict[str, Any]:
-        """All rows, seed by seed, so that every row has its first number early; returns what results.json holds."""
+        """All rows, seed by seed, so that every row has a number early; processes with the same table share it. Returns what results.json holds."""
         rows = self.rows()
         make_directory(self.out)
-        with locked(self.out):
-            places = {name: None if p is None else str(p) for name, p in self._places().items()}
-            claim(self.out, {**places, "settings": list(self.settings)}, "table")
-            notice(f"{counted(sum(row.seeds for row in rows), 'run')}; {self._promise()}", self.quiet)
-            outcomes: list[Outcome] = []
-            for seed in range(max(row.seeds for row in rows)):
-                for row in rows:
-                    if seed < row.seeds:
-                        run, data = with_seed(row.run, seed), (self.data,) * row.links
-                        trial = Trial(row.name, seed, run, data, self._judges(row), row.start)
-                        outcomes.append(run_trial(trial, self.out, self.device, self.quiet))
-                        results = self._report(rows, outcomes)
-        return results
+        places = {name: None if p is None else str(p) for name, p in self._places().items()}
+        claim(self.out, {**places, "settings": list(self.settings)}, "table")
+        notice(f"{counted(sum(row.seeds for row in rows), 'run')}; {self._promise()}", self.quiet)
+        trials = [
+            Trial(row.name, seed, with_seed(row.run, seed), (self.data,) * row.links, self._judges(row), row.start)
+            for seed in range(max(row.seeds for row in rows))
+            for row in rows
+            if seed < row.seeds
+        ]
+        done = run_trials(trials, self.out, self.device, self.quiet, lambda some: self._report(rows, some))
+        return self._report(rows, done)
 
     def _row(self, line: str) -> Row:
         name, colon, rest = line.partition(": ")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tilework.recipes import demo, seit, seitpp, tokenizers
-from tilework.recipes.build import evaluate_run, plan, prepare, train
+from tilework.recipes.build import evaluate_run, plan, prepare, probe_run, train
 from tilework.recipes.chain import check_links, train_chain
 from tilework.recipes.export import export_run, load_exported
 from tilework.recipes.run import Chain, Extra, Link, Run, chain, chains, equip, recipe, recipes
@@ -23,6 +23,7 @@ __all__ = [
     "load_exported",
     "plan",
     "prepare",
+    "probe_run",
     "recipe",
     "recipes",
     "seit",

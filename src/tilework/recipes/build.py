@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tilework.augment import Augment, apply_all, check_chain
+from tilework.augment.adapter import check_codes
 from tilework.core.batch import Stage
 from tilework.core.config import Plain, decode, encode, read_yaml, to_yaml
 from tilework.core.distributed import World, pick_device, world
@@ -22,7 +23,7 @@ from tilework.core.errors import ConfigError, DamageError, InputError, OutputErr
 from tilework.core.files import is_free, locked, make_directory, write, write_json
 from tilework.core.rng import Draws
 from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
-from tilework.evaluation import Classification, average, classify
+from tilework.evaluation import Classification, average, classify, features, knn_accuracy, linear_accuracy
 from tilework.models import Model
 from tilework.models.weights import adopt, read_weights
 from tilework.objectives import Combined, Objective, ObjectiveConfig
@@ -231,7 +232,7 @@ def prepare(
     if judge is not None:
 
         def evaluate(judged: nn.Module) -> dict[str, float]:
-            return average(objective, judged, judge, evaluation, place)
+            return average(objective, judged, judge, evaluation, place, min(256, run.fit.batch))
 
     augment = bind(run.augment, source, place.device, table)
     job = Job(objective, source, augment, run.fit, out, place, evaluate, title, quiet)
@@ -379,6 +380,32 @@ def evaluate_run(
             tokens = TokenSource(Store(store), spec.classes)
             return _judge(path, run, spec, model, tokens, place, str(tokenizer))
     return _judge(path, run, spec, model, source, place, str(data))
+
+
+def probe_run(
+    path: Path | str, data: Path | str, val: Path | str, device: str = "auto", neighbours: int = 20
+) -> dict[str, float]:
+    """What the frozen features of a run know of labelled data: accuracy of a linear classifier and of neighbours."""
+    place, path = pick_device(device), run_place(Path(path))
+    run, spec, model = load_run(path)
+    if not isinstance(model, Model):
+        raise InputError(f"{path} trained a {type(model).__name__}", "give the run of a classifier or an encoder")
+    source = open_source(Path(data), run.size, run.max_broken, quiet=True)
+    judge = open_source(Path(val), run.size, run.max_broken, source.classes, quiet=True)
+    codes = Codes.read(path, spec.codebook) if spec.codebook else None
+    steps = (*run.evaluation, *run.objective.inlet())
+    found = []
+    for part, name in ((source, data), (judge, val)):
+        if part.stage != spec.stage or data_spec(run, part).grid != spec.grid:
+            raise InputError(f"{name} is not of the kind the run was trained on", "give data of the same tokenizer")
+        table = None
+        if codes is not None and part.codebook is not None:
+            check_codes(part.codebook, codes.codebook, path)
+            table = codes.table_for(part.codebook, path)
+        found.append(features(model, part, bind(steps, part, place, table), place))
+    linear, decay = linear_accuracy(found[0], found[1])
+    knn = knn_accuracy(found[0], found[1], neighbours)
+    return {"linear": linear, "knn": knn, "weight_decay": decay, "neighbours": neighbours, "samples": len(found[1][1])}
 
 
 def _judge(

@@ -6,6 +6,7 @@ from tilework.report.figures import (
     curves,
     predictions,
     rows_of_pictures,
+    scatter_panels,
     storage_accuracy,
     trade,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "curves",
     "predictions",
     "rows_of_pictures",
+    "scatter_panels",
     "storage_accuracy",
     "trade",
 ]

@@ -39,7 +39,8 @@ def curves(logs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "val_t
         left.plot(
             *zip(*loss, strict=True), color=colour, label=name, linewidth=1.3, marker="o" if len(loss) < 5 else ""
         )
-        right.plot(*zip(*accuracy, strict=True), color=colour, label=name, marker="o", markersize=4)
+        if accuracy:
+            right.plot(*zip(*accuracy, strict=True), color=colour, label=name, marker="o", markersize=4)
     left.set(title="training loss", xlabel="step")
     right.set(title="validation accuracy", xlabel="step", ylabel="top-1 (%)")
     for axes in (left, right):
@@ -60,6 +61,17 @@ def rows_of_pictures(rows: Mapping[str, np.ndarray]) -> bytes:
             cell.set(xticks=[], yticks=[])
             cell.spines[:].set_visible(False)
         axes[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=10, labelpad=8)
+    return _png(figure)
+
+
+def scatter_panels(panels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bytes:
+    """Points of classes side by side, one colour per class. panels: title to (N, 2) points and (N,) labels."""
+    figure = Figure(figsize=(3.6 * len(panels), 3.6), layout="constrained")
+    for axes, (title, (points, labels)) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
+    ):
+        axes.scatter(points[:, 0], points[:, 1], c=np.unique(labels, return_inverse=True)[1], cmap="tab10", s=9)
+        axes.set(title=title, xticks=[], yticks=[])
     return _png(figure)
 
 

@@ -1,0 +1,54 @@
+"""`tilework analyze`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from tilework.cli.arguments import Device, Json, OptionalPath
+from tilework.cli.output import show
+
+
+def augment(
+    *,
+    data: Path,
+    tokenizer: Path,
+    adapter: Path,
+    out: Path,
+    runs: Annotated[tuple[Path, ...], arg(metavar="RUN ...")] = (),
+    pixel_run: OptionalPath = None,
+    images: OptionalPath = None,
+    count: int = 8,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Show what augmentations do to codes: decoded, and to the features of a classifier.
+
+    Writes a picture for flip, affine, resized crop, mixup and CutMix (of codes as they are, through TokenAdapt, of
+    pixels), one for changes of colour, and for runs a picture of how well classes separate after augmentation, with
+    the accuracy of a linear classifier, and their curves.
+
+    Try:
+      tilework analyze augment --data val.tok --tokenizer tokenizer --adapter adapt/token_adapt --out views
+      tilework analyze augment --data val.tok --tokenizer tokenizer --adapter adapt/token_adapt --runs run other
+        --out views
+
+    Args:
+        data: Token store.
+        tokenizer: Directory of its tokenizer, which decodes.
+        adapter: Directory of a trained TokenAdapt.
+        out: Directory for the pictures and results.json.
+        runs: Runs on such codes; features are the first one's, curves those of all.
+        pixel_run: Run on pixels, for a panel to compare with; needs --images.
+        images: Folder of images for it.
+        count: Pictures in a row.
+    """
+    from tilework.core.errors import ConfigError
+    from tilework.experiments.augment_views import augment_views
+
+    if (pixel_run is None) != (images is None):
+        raise ConfigError("--pixel-run and --images go together", "give both or none")
+    pixels = None if pixel_run is None or images is None else (pixel_run, images)
+    show({"out": str(out), **augment_views(data, tokenizer, adapter, out, runs, pixels, count, device)}, json)

@@ -1,0 +1,41 @@
+"""`tilework probe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from tilework.cli.arguments import Device, Json
+from tilework.cli.output import show
+
+
+def probe(
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    /,
+    *,
+    data: Path,
+    val: Path,
+    neighbours: int = 20,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Measure what the frozen features of a run know: linear classifier and neighbours.
+
+    Features are the mean of the last tokens. Needs no labels in the run itself: masked token modelling leaves such
+    runs, and any classifier's can be probed on other data of the same tokenizer.
+
+    Try:
+      tilework train mtm_cpu --data train.tok --val val.tok --out pre
+      tilework probe pre --data train.tok --val val.tok
+
+    Args:
+        run: Directory of a run or a chain.
+        data: Labelled token store or image folder whose features the probes learn from.
+        val: The same to measure on.
+        neighbours: How many of them vote.
+    """
+    from tilework.recipes import probe_run
+
+    show(probe_run(run, data, val, device, neighbours), json)

@@ -1,0 +1,299 @@
+"""A trained TokenAdapt: what it does between f and g against a loop, which codes it takes, its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+from torch.nn import functional as F
+
+from tilework.augment.adapter import Adapter, check_codes, load_adapter, save_adapter
+from tilework.augment.affine import warp
+from tilework.core.batch import Mix
+from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.layers.token_adapt import TokenAdaptNetwork
+
+WEIGHTS, SETTINGS = "weights.safetensors", "token_adapt.json"
+CODEBOOK = torch.randn(20, 5, generator=torch.Generator().manual_seed(9))
+WHOLE = torch.eye(2, 3)
+FLIP = torch.tensor([[-1.0, 0, 0], [0, 1, 0]])
+
+
+def make_ids(count: int = 3, height: int = 8, width: int = 8) -> Tensor:
+    return torch.randint(20, (count, height, width), generator=torch.Generator().manual_seed(count))
+
+
+def vectors(ids: Tensor) -> Tensor:
+    return CODEBOOK[ids].permute(0, 3, 1, 2)
+
+
+def write_adapter(path: Path, codes: int = 0, codebook: Tensor = CODEBOOK) -> Path:
+    torch.manual_seed(0)
+    network = TokenAdaptNetwork(5, width=16, heads=2, codes=codes)
+    network.fit_codes(codebook)
+    save_adapter(path, network, codebook, {"name": "small", "sha256": "0f"})
+    return path
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Written once, for tests to copy: files are safe on disk before they count as written, which takes its time."""
+    root = tmp_path_factory.mktemp("adapters")
+    write_adapter(root / "adapter")
+    write_adapter(root / "numbered", codes=20)
+    return root
+
+
+@pytest.fixture
+def saved(kept: Path, tmp_path: Path) -> Path:
+    return Path(copytree(kept / "adapter", tmp_path / "adapter"))
+
+
+@pytest.fixture
+def numbered(kept: Path, tmp_path: Path) -> Path:
+    """One that ends in logits of the codes."""
+    return Path(copytree(kept / "numbered", tmp_path / "numbered"))
+
+
+# use
+
+
+@pytest.mark.parametrize("name", ["adapter", "numbered"])
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("size", [(8, 8), (6, 7)])
+def test_codes_are_moved_and_mixed_between_f_and_g(kept: Path, size: tuple[int, int], mixed: bool, name: str) -> None:
+    """One by one: f, the warp, a sum by shares, g, the likeliest code."""
+    adapter = Adapter.open(kept / name, CODEBOOK)
+    g = torch.Generator().manual_seed(0)
+    affine = WHOLE + 0.3 * torch.randn(3, 2, 3, generator=g)
+    partner, own = torch.tensor([2, 0, 1]), torch.rand(3, 2 * size[0], 2 * size[1], generator=g)
+    found = adapter(vectors(make_ids()), affine, size, Mix(partner, own) if mixed else None)
+    grid = (2 * size[0], 2 * size[1])
+    maps = [warp(adapter.network.f(vectors(make_ids())[i : i + 1]), affine[i : i + 1], grid) for i in range(3)]
+    assert found.shape == (3, *size)
+    for i in range(3):
+        mine = own[i] * maps[i] + (1 - own[i]) * maps[partner[i]] if mixed else maps[i]
+        assert torch.equal(found[i], adapter.network.g(mine, CODEBOOK)[0].argmax(-1))
+    assert len(found.unique()) > 1
+
+
+def test_the_map_is_that_of_pixels(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where f repeats each code vector and g finds the code of the mean, a flip is a flip of the grid."""
+    monkeypatch.setattr(TokenAdaptNetwork, "f", lambda self, z: z.repeat_interleave(2, 2).repeat_interleave(2, 3))
+    monkeypatch.setattr(
+        TokenAdaptNetwork, "g", lambda self, s, book: -torch.cdist(F.avg_pool2d(s, 2).permute(0, 2, 3, 1), book[None])
+    )
+    ids = make_ids(2, 6, 8)
+    found = Adapter.open(saved, CODEBOOK)(vectors(ids), torch.stack([WHOLE, FLIP]), (6, 8))
+    assert torch.equal(found, torch.stack([ids[0], ids[1].flip(-1)]))
+
+
+def test_codes_are_those_of_the_store(saved: Path) -> None:
+    """Numbers count within the cut, and are the likeliest of it alone."""
+    cut = [11, 2, 3, 17]
+    whole, few = Adapter.open(saved, CODEBOOK), Adapter.open(saved, CODEBOOK[cut])
+    z, affine = vectors(make_ids()), WHOLE.repeat(3, 1, 1)
+    found = few(z, affine, (8, 8))
+    logits = whole.network.g(whole.network.f(z), CODEBOOK)
+    assert torch.equal(found, logits[..., cut].argmax(-1))
+    assert 1 < len(found.unique()) <= 4
+
+
+@pytest.mark.parametrize("name", ["adapter", "numbered"])
+def test_nothing_to_move(kept: Path, name: str) -> None:
+    adapter = Adapter.open(kept / name, CODEBOOK)
+    mix = Mix(torch.arange(0), torch.ones(0, 12, 14))
+    assert adapter(torch.empty(0, 5, 8, 8), torch.empty(0, 2, 3), (6, 7), mix).shape == (0, 6, 7)
+
+
+def test_nothing_is_learnt_through_it(saved: Path) -> None:
+    adapter = Adapter.open(saved, CODEBOOK)
+    assert not adapter.network.training
+    assert not any(p.requires_grad for p in adapter.network.parameters())
+    z = vectors(make_ids()).requires_grad_()
+    assert not adapter(z, WHOLE.repeat(3, 1, 1), (8, 8)).requires_grad
+
+
+# which codes
+
+
+@pytest.mark.parametrize("nothing", [None, torch.zeros(20, 0)])
+def test_it_needs_code_vectors(saved: Path, nothing: Tensor | None) -> None:
+    with pytest.raises(ConfigError, match="needs code vectors"):
+        Adapter.open(saved, nothing)
+
+
+def other_codebooks() -> list[Tensor]:
+    """A shift, one number off, one code more, fewer dimensions."""
+    one_off = CODEBOOK.clone()
+    one_off[4, 2] += 0.01
+    return [CODEBOOK + 1, one_off, torch.cat([CODEBOOK, CODEBOOK[:1] * 2]), CODEBOOK[:, :4]]
+
+
+def test_another_cut_of_the_codebook_is_fine_but_no_other_codebook(saved: Path) -> None:
+    for rows in ([0], [19, 3, 7], list(range(20))):
+        assert torch.equal(Adapter.open(saved, CODEBOOK[rows]).codebook, CODEBOOK[rows])
+    Adapter.open(saved, CODEBOOK * (1 + 1e-7))  # unit vectors come out a bit different on another device
+    for other in other_codebooks():
+        with pytest.raises(ConfigError, match=f"{saved} was trained for another tokenizer"):
+            Adapter.open(saved, other)
+
+
+def test_logits_fit_the_same_codes_in_the_same_order_alone(numbered: Path) -> None:
+    for same in (CODEBOOK, CODEBOOK * (1 + 1e-7)):
+        assert Adapter.open(numbered, same).network.codes == 20
+    swapped = CODEBOOK[[1, 0, *range(2, 20)]]
+    for other in (CODEBOOK[:19], CODEBOOK[:1], CODEBOOK.flip(0), swapped, *other_codebooks()):
+        with pytest.raises(ConfigError, match=f"{numbered} ends in logits of another cut .*without model.codes"):
+            Adapter.open(numbered, other)
+
+
+@pytest.mark.parametrize("place", [0, 1500, -1])
+def test_many_codes_are_compared_one_and_all(place: int) -> None:
+    """More than are compared at once, none of them equal to the bit."""
+    known = torch.randn(2500, 4, generator=torch.Generator().manual_seed(0))
+    near = known.flip(0) * (1 + 2e-7)
+    check_codes(near, known, Path("x"))
+    near[place] += 0.1
+    with pytest.raises(ConfigError, match="another tokenizer"):
+        check_codes(near, known, Path("x"))
+
+
+# files
+
+
+def edit(path: Path, **changes: Any) -> None:
+    settings = json.loads((path / SETTINGS).read_text())
+    (path / SETTINGS).write_text(json.dumps({**settings, **changes}))
+
+
+def put_weights(path: Path, data: bytes) -> None:
+    """Other weights with the right hash."""
+    (path / WEIGHTS).write_bytes(data)
+    edit(path, sha256=hashlib.sha256(data).hexdigest())
+
+
+def refused(path: Path) -> None:
+    with pytest.raises(DamageError) as caught:
+        load_adapter(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("codes", [0, 20])
+def test_round_trip(tmp_path: Path, codes: int) -> None:
+    network = TokenAdaptNetwork(5, width=24, heads=3, codes=codes)
+    network.fit_codes(CODEBOOK)
+    save_adapter(tmp_path / "deep/adapter", network, CODEBOOK, {"name": "small", "sha256": "0f"})
+    loaded, codebook = load_adapter(tmp_path / "deep/adapter")
+    assert torch.equal(codebook, CODEBOOK)
+    assert (loaded.width, loaded.forth.attn.heads, loaded.codes) == (24, 3, codes)
+    assert loaded.state_dict().keys() == network.state_dict().keys()
+    for name, value in network.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value)
+    z = vectors(make_ids())
+    assert torch.equal(loaded.g(loaded.f(z), codebook), network.eval().g(network.f(z), CODEBOOK))
+    assert sorted(path.name for path in (tmp_path / "deep/adapter").iterdir()) == [SETTINGS, WEIGHTS]
+    settings = json.loads((tmp_path / "deep/adapter" / SETTINGS).read_text())
+    assert settings["tokenizer"] == {"name": "small", "sha256": "0f"}
+    with pytest.raises(OutputError, match="exists"):
+        save_adapter(tmp_path / "deep/adapter", network, CODEBOOK, {})
+
+
+def test_missing_directory_says_how_to_train_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no TokenAdapt in .*nowhere.*tilework train token_adapt"):
+        Adapter.open(tmp_path / "nowhere", CODEBOOK)
+
+
+def test_missing_weights(saved: Path) -> None:
+    (saved / WEIGHTS).unlink()
+    refused(saved)
+
+
+@pytest.mark.parametrize("place", [0, 8, 300, -1])
+def test_flipped_bit_in_the_weights(saved: Path, place: int) -> None:
+    data = bytearray((saved / WEIGHTS).read_bytes())
+    data[place] ^= 1
+    (saved / WEIGHTS).write_bytes(bytes(data))
+    refused(saved)
+
+
+@pytest.mark.parametrize("data", [b"", b"not weights at all", b"\xff" * 64])
+def test_weights_that_are_no_safetensors(saved: Path, data: bytes) -> None:
+    put_weights(saved, data)
+    refused(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t.pop("codebook"),
+        lambda t: t.pop("mean"),
+        lambda t: t.pop("inlet.weight"),
+        lambda t: t.update(extra=torch.zeros(1)),
+        lambda t: t.update(mean=torch.zeros(6)),
+        lambda t: t.update(codebook=torch.zeros(20)),
+        lambda t: t.update(codebook=torch.zeros(20, 6)),
+    ],
+)
+def test_weights_of_another_network(saved: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    tensors = load((saved / WEIGHTS).read_bytes())
+    change(tensors)
+    put_weights(saved, save(tensors))
+    refused(saved)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", "3", '"text"', "{}", "\x00\x01", '{"version": 1}', pytest.param("[" * 10**5, id="deep")],
+)
+def test_settings_that_are_no_settings(saved: Path, text: str) -> None:
+    (saved / SETTINGS).write_text(text)
+    refused(saved)
+
+
+def test_settings_that_are_no_text(saved: Path) -> None:
+    (saved / SETTINGS).write_bytes(b"\xff\xfe\x80")
+    refused(saved)
+
+
+@pytest.mark.parametrize("size", [0, -16, 1 << 12, 1 << 40, 1e30, float("inf"), "wide", None, [16], 17, 32])
+@pytest.mark.parametrize("name", ["code_dim", "width", "heads"])
+def test_sizes_that_do_not_fit_or_are_none(saved: Path, name: str, size: object) -> None:
+    edit(saved, **{name: size})
+    refused(saved)
+
+
+@pytest.mark.parametrize("codes", [-1, -20, 1, 19, 21, 1 << 21, 1 << 60, 1e30, float("inf"), "many", None, [20]])
+def test_vocabularies_that_do_not_fit_or_are_none(numbered: Path, saved: Path, codes: object) -> None:
+    for path in (numbered, saved):
+        edit(path, codes=codes)
+        refused(path)
+
+
+def test_vectors_and_logits_are_not_taken_for_each_other(numbered: Path, saved: Path) -> None:
+    edit(numbered, codes=0)
+    edit(saved, codes=20)
+    refused(numbered)
+    refused(saved)
+
+
+def test_settings_from_before_there_were_logits(saved: Path) -> None:
+    settings = json.loads((saved / SETTINGS).read_text())
+    del settings["codes"]
+    (saved / SETTINGS).write_text(json.dumps(settings))
+    assert load_adapter(saved)[0].codes == 0
+
+
+def test_other_version(saved: Path) -> None:
+    edit(saved, version=2)
+    with pytest.raises(DamageError, match="version 2, not 1"):
+        load_adapter(saved)

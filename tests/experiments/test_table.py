@@ -1,0 +1,411 @@
+"""Lists of recipes as a table: how rows are read, what is trained once only, what is refused, and the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import pytest
+
+from small_data import write_store
+from tilework.augment import CentreCrop, CodeCut, Embed, TokenAdapt
+from tilework.cli.main import main
+from tilework.core.errors import ConfigError, InputError, OutputError, TileworkError
+from tilework.core.files import locked
+from tilework.experiments import runner
+from tilework.experiments.runner import accuracy_cell, claim, difference_cell, resolution_line
+from tilework.experiments.table import Table, markdown
+from tilework.layers.stems import TokenPatchStemConfig
+from tilework.models import VitConfig
+from tilework.objectives import ClassifyConfig, MaskedConfig
+from tilework.recipes import Chain, Link, Run, chains, recipes, train
+from tilework.train import FitConfig
+
+
+def tiny_first() -> Run:
+    model = VitConfig(width=16, depth=1, heads=2, pool="mean", stem=TokenPatchStemConfig())
+    return Run(model, ClassifyConfig(), (Embed(),), (Embed(),), fit=FitConfig(epochs=0, steps=2, batch=12))
+
+
+def tiny_second() -> Run:
+    return replace(tiny_first(), objective=ClassifyConfig(smoothing=0.3))
+
+
+def tiny_masked() -> Run:
+    objective = MaskedConfig(width=16, depth=1, heads=2)
+    return replace(tiny_first(), objective=objective, augment=(CodeCut((8, 8)),), evaluation=(CentreCrop((8, 8)),))
+
+
+def tiny_adapted() -> Run:
+    return replace(tiny_first(), augment=(TokenAdapt(size=(8, 8)),))
+
+
+def tiny_chain() -> Chain:
+    return Chain((Link("pretrain", tiny_masked()), Link("tune", tiny_first())))
+
+
+@pytest.fixture(autouse=True)
+def small_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for recipe in (tiny_first, tiny_second, tiny_masked, tiny_adapted):
+        monkeypatch.setitem(recipes._entries, recipe.__name__, recipe)
+    monkeypatch.setitem(chains._entries, "tiny_chain", tiny_chain)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("table")
+    write_store(root / "x.tok")
+    write_store(root / "v.tok", count=18, seed=1)
+    return root
+
+
+def table(data: Path, out: Path, *lines: str, **changes: Any) -> Table:
+    return Table(lines, data / "x.tok", data / "v.tok", out, **{"device": "cpu", "quiet": True, **changes})
+
+
+Trained = Callable[[], list[str]]
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> Trained:
+    """The titles of the runs that were trained since it was asked last."""
+    titles: list[str] = []
+    for name in ("train", "train_chain"):
+        real = getattr(runner, name)
+
+        def noted(*arguments: Any, _real: Any = real) -> Any:
+            titles.append(arguments[5])
+            return _real(*arguments)
+
+        monkeypatch.setattr(runner, name, noted)
+
+    def since() -> list[str]:
+        found = titles.copy()
+        titles.clear()
+        return found
+
+    return since
+
+
+# rows
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "seeds", "changes", "start"),
+    [
+        ("tiny_first", "tiny_first", 1, {}, None),
+        ("tiny_first@3", "tiny_first", 3, {}, None),
+        ("tiny_first @3", "tiny_first", 3, {}, None),
+        ("a row: tiny_first", "a row", 1, {}, None),
+        ("a row: tiny_first model.width=32 @2", "a row", 2, {"width": 32}, None),
+        ("x: tiny_first model.width=32 model.depth=2@4", "x", 4, {"width": 32, "depth": 2}, None),
+        ("x: tiny_first start=runs/old", "x", 1, {}, "runs/old"),
+        ("x: tiny_first start=old model.depth=3 @2", "x", 2, {"depth": 3}, "old"),
+        ("  tiny_first   model.depth=3  ", "tiny_first", 1, {"depth": 3}, None),
+        ("lr: 0.1: tiny_first", "lr", 1, {}, None),
+    ],
+)
+def test_rows_are_read(
+    line: str, name: str, seeds: int, changes: dict[str, int], start: str | None, data: Path, tmp_path: Path
+) -> None:
+    if line.startswith("lr: "):
+        with pytest.raises(ConfigError, match=r"unknown recipe '0\.1:'"):
+            table(data, tmp_path / "out", line).rows()
+        return
+    (row,) = table(data, tmp_path / "out", line).rows()
+    assert (row.name, row.seeds, row.links) == (name, seeds, 1)
+    assert row.start == (None if start is None else Path(start))
+    assert row.run == replace(tiny_first(), model=replace(tiny_first().model, **changes))  # type: ignore[arg-type]
+
+
+def test_settings_of_all_come_before_those_of_a_row(data: Path, tmp_path: Path) -> None:
+    common = ("fit.steps=3", "model.depth=2")
+    first, second = table(data, tmp_path / "o", "tiny_first", "b: tiny_second model.depth=4", settings=common).rows()
+    assert isinstance(first.run, Run)
+    assert isinstance(second.run, Run)
+    assert (first.run.fit.steps, first.run.model.depth) == (3, 2)  # type: ignore[attr-defined]
+    assert (second.run.fit.steps, second.run.model.depth) == (3, 4)  # type: ignore[attr-defined]
+    assert second.run.objective == ClassifyConfig(smoothing=0.3)
+
+
+def test_settings_of_all_reach_the_last_link_of_a_chain(data: Path, tmp_path: Path) -> None:
+    lines = ("tiny_chain", "b: tiny_chain links.0.run.fit.steps=5 links.1.run.fit.steps=4")
+    first, second = table(data, tmp_path / "out", *lines, settings=("fit.steps=3",)).rows()
+    steps = [[link.run.fit.steps for link in row.run.links] for row in (first, second)]  # type: ignore[union-attr]
+    assert steps == [[2, 3], [5, 4]]
+    assert (first.name, first.links) == ("tiny_chain", 2)
+
+
+def test_tools_go_where_they_are_used(data: Path, tmp_path: Path) -> None:
+    lines = ("tiny_first", "tiny_adapted", "tiny_masked")
+    tools = {"tokenizer": tmp_path / "t", "adapter": tmp_path / "a"}
+    plain, adapted, masked = (row.run for row in table(data, tmp_path / "out", *lines, **tools).rows())
+    assert plain == tiny_first()
+    assert adapted.augment[0].adapter == str(tmp_path / "a")  # type: ignore[union-attr]
+    assert masked.objective.tokenizer == str(tmp_path / "t")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (("tiny_frist",), "unknown recipe 'tiny_frist': did you mean 'tiny_first'"),
+        (("tiny_chian",), "did you mean 'tiny_chain'"),
+        (("tiny_first@0",), "makes no sense"),
+        (("tiny_first@x",), "makes no sense"),
+        (("tiny_first@-1",), "makes no sense"),
+        (("tiny_first@1.5",), "makes no sense"),
+        (("tiny_first@",), "makes no sense"),
+        (("@2",), "makes no sense"),
+        (("",), "makes no sense"),
+        (("name: ",), "makes no sense"),
+        (("tiny_first", "tiny_first@2"), "named twice"),
+        (("a: tiny_first", "a: tiny_second"), "named twice"),
+        ((), "there is none"),
+        (("tiny_first model.widht=3",), "width"),
+        (("tiny_first nonsense",), "nonsense"),
+        (("tiny_chain fit.steps=3",), "fit"),
+    ],
+)
+def test_bad_rows_are_refused_before_anything_is_written(
+    lines: tuple[str, ...], words: str, data: Path, tmp_path: Path
+) -> None:
+    for method in ("run", "plan"):
+        with pytest.raises(ConfigError, match=words) as error:
+            getattr(table(data, tmp_path / "out", *lines), method)()
+        assert error.value.hint
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_data_are_refused_before_anything_is_written(data: Path, tmp_path: Path) -> None:
+    for missing in ("data", "val"):
+        with pytest.raises(InputError, match="no such data: .*nowhere"):
+            replace(table(data, tmp_path / "out", "tiny_first"), **{missing: tmp_path / "nowhere"}).run()
+    few = write_store(tmp_path / "few.tok", classes=2)
+    with pytest.raises(InputError, match="other classes"):
+        replace(table(data, tmp_path / "out", "tiny_chain"), val=few).run()
+    with pytest.raises(InputError, match="no weights at .*gone"):
+        table(data, tmp_path / "out", f"tiny_chain start={tmp_path / 'gone'}").run()
+    assert not (tmp_path / "out").exists()
+
+
+# running
+
+
+def test_the_table_is_made_seed_by_seed_and_once(data: Path, tmp_path: Path, trained: Trained) -> None:
+    out, lines = tmp_path / "out", ("first: tiny_first@2", "second: tiny_second model.depth=2@3", "tiny_second")
+    results = table(data, out, *lines).run()
+    seen = [f"{name} seed {seed}" for name, seed in (("first", 0), ("second", 0), ("tiny_second", 0))]
+    seen += [f"{name} seed {seed}" for name, seed in (("first", 1), ("second", 1), ("second", 2))]
+    assert trained() == seen
+    rows = {row["row"]: row for row in results["rows"]}
+    assert [(row["row"], row["seeds"], row["line"]) for row in results["rows"]] == [
+        ("first", [0, 1], lines[0]),
+        ("second", [0, 1, 2], lines[1]),
+        ("tiny_second", [0], lines[2]),
+    ]
+    for name, seed in (("first", 1), ("second", 2), ("tiny_second", 0)):
+        place = out / f"runs/{name}/seed-{seed}/run"
+        found = json.loads((place / "results.json").read_text())["top1"]
+        assert rows[name]["top1"][seed] == found
+        assert f"seed: {seed}" in (place / "run.yaml").read_text()
+    first, second = rows["first"], rows["second"]
+    assert second["mean"] == pytest.approx(mean(second["top1"]))
+    assert second["deviation"] == pytest.approx(stdev(second["top1"]))
+    assert second["difference"] == pytest.approx(mean(second["top1"]) - mean(first["top1"]))
+    assert results["degrees_of_freedom"] == 3
+    assert all(len(row["seconds"]) == len(row["seeds"]) for row in results["rows"])
+    assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(results))
+    written = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
+    assert table(data, out, *lines).run() == results
+    assert trained() == []
+    assert {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()} == written
+
+
+def test_a_stopped_table_goes_on(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Trained) -> None:
+    out, lines, real = tmp_path / "out", ("tiny_first@2", "tiny_second@2"), runner.train
+
+    def stopped(*arguments: Any) -> Any:
+        if arguments[5] == "tiny_first seed 1":
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "train", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            table(data, out, *lines).run()
+    early = json.loads((out / "results.json").read_text())["rows"]
+    assert [(row["row"], row["seeds"]) for row in early] == [("tiny_first", [0]), ("tiny_second", [0])]
+    assert "| tiny_second | 1 |" in (out / "table.md").read_text()
+    trained()
+    late = table(data, out, *lines).run()["rows"]
+    assert trained() == ["tiny_first seed 1", "tiny_second seed 1"]
+    assert [row["top1"][0] for row in late] == [row["top1"][0] for row in early]
+
+
+def test_rows_and_seeds_can_be_added_later(data: Path, tmp_path: Path, trained: Trained) -> None:
+    out = tmp_path / "out"
+    table(data, out, "tiny_first").run()
+    trained()
+    found = table(data, out, "tiny_first@2", "tiny_second").run()
+    assert trained() == ["tiny_second seed 0", "tiny_first seed 1"]
+    assert [row["seeds"] for row in found["rows"]] == [[0, 1], [0]]
+
+
+def test_another_table_in_the_same_place_is_refused(data: Path, tmp_path: Path, trained: Trained) -> None:
+    out = tmp_path / "out"
+    table(data, out, "a: tiny_first").run()
+    trained()
+    for changes in (
+        {"settings": ("fit.steps=3",)},
+        {"adapter": tmp_path / "adapter"},
+        {"tokenizer": tmp_path / "tokenizer"},
+    ):
+        with pytest.raises(OutputError, match="out holds another table"):
+            table(data, out, "a: tiny_first", **changes).run()
+    with pytest.raises(OutputError, match="another table"):
+        replace(table(data, out, "a: tiny_first"), val=data / "x.tok").run()
+    with pytest.raises(OutputError, match="another trial"):
+        table(data, out, "a: tiny_second").run()
+    with pytest.raises(OutputError, match="holds other files"):
+        table(data, data, "a: tiny_first").run()
+    with locked(out), pytest.raises(OutputError, match="in use"):
+        table(data, out, "a: tiny_first", "tiny_second").run()
+    assert trained() == []
+    assert table(data, out, "a: tiny_first", deviation=0.02).run()["assumed_deviation"] == 0.02
+
+
+def test_rows_start_from_runs(data: Path, tmp_path: Path) -> None:
+    train(tiny_masked(), data / "x.tok", None, tmp_path / "pre", "cpu", quiet=True)
+    out, lines = tmp_path / "out", ("fresh: tiny_first", f"begun: tiny_first start={tmp_path / 'pre'}")
+    found = {row["row"]: row["top1"] for row in table(data, out, *lines).run()["rows"]}
+    train(tiny_first(), data / "x.tok", data / "v.tok", tmp_path / "one", "cpu", quiet=True, start=tmp_path / "pre")
+    assert found["begun"] == [json.loads((tmp_path / "one/results.json").read_text())["top1"]]
+    starts = {
+        name: json.loads((out / f"runs/{name}/seed-0/run/data.json").read_text())["start"]
+        for name in ("fresh", "begun")
+    }
+    assert starts["fresh"] is None
+    assert (out / "runs/begun/seed-0/run" / starts["begun"]).resolve() == (tmp_path / "pre").resolve()
+    with pytest.raises(OutputError, match="another trial"):
+        table(data, out, "fresh: tiny_first", "begun: tiny_first").run()
+
+
+def test_chains_are_rows_too(data: Path, tmp_path: Path, trained: Trained) -> None:
+    out, lines = tmp_path / "out", ("tiny_first", "tiny_chain@2")
+    found = table(data, out, *lines).run()
+    assert [row["row"] for row in found["rows"]] == ["tiny_first", "tiny_chain"]
+    for seed in (0, 1):
+        place = out / f"runs/tiny_chain/seed-{seed}/run"
+        assert (place / "1-pretrain/results.json").is_file()
+        assert found["rows"][1]["top1"][seed] == json.loads((place / "2-tune/results.json").read_text())["top1"]
+        assert "loss" not in json.loads((place / "1-pretrain/results.json").read_text()), "judged at the end only"
+    trained()
+    assert table(data, out, *lines).run() == found
+    assert trained() == []
+
+
+def test_plans_leave_nothing_behind(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = table(data, tmp_path / "out", "tiny_first@3", "c: tiny_chain@2").plan()
+    assert found["rows"] == {"tiny_first": 3, "c": 2}
+    assert found["runs"] == 5
+    minutes = found["minutes_per_run"]
+    assert minutes["c"] > 0
+    assert found["minutes"] == pytest.approx(3 * minutes["tiny_first"] + 2 * minutes["c"])
+    # 1.96 sqrt(2) deviations, by the normal distribution; half of the variance for two seeds
+    assert (
+        "by 1 points, two rows of one seed are told apart from 2.8 points on, of two seeds from 2.0"
+        in (found["smallest_difference"])
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+# the table for people
+
+
+def row(name: str, seeds: int, **numbers: Any) -> dict[str, Any]:
+    return {"row": name, "seeds": list(range(seeds)), "seconds": [90.0] * seeds, **numbers}
+
+
+def test_markdown_by_hand() -> None:
+    rows = [
+        row("a", 2, mean=0.5, deviation=0.0123, difference=0.0, resolved=False),
+        row("b", 2, mean=0.61, deviation=0.02, difference=0.11, resolved=True),
+        row("c", 1, mean=0.4949, deviation=None, difference=-0.0051, resolved=False),
+    ]
+    lines = markdown({"rows": rows, "deviation": 0.0166, "degrees_of_freedom": 2}).splitlines()
+    assert lines[2:5] == [
+        "| a | 2 | 50.0 ± 1.2 |  | 1.5 |",
+        "| b | 2 | 61.0 ± 2.0 | +11.0 | 1.5 |",
+        "| c | 1 | 49.5 | -0.5 (*not resolved*) | 1.5 |",
+    ]
+    assert lines[5] == ""
+    # Student's t of 2 degrees of freedom, 4.303, times sqrt(2) deviations
+    assert lines[6] == (
+        "Deviation between seeds 1.66 points (2 degrees of freedom): two rows of one seed are told apart from "
+        f"{4.303 * 2**0.5 * 1.66:.1f} points on."
+    )
+
+
+def test_cells_without_several_seeds() -> None:
+    one = row("a", 1, mean=1 / 3, deviation=None, difference=1 / 3, resolved=None)
+    assert accuracy_cell(one) == "33.3"
+    assert difference_cell(one) == "+33.3 (one seed)"
+    assert resolution_line(None, 0) == ""
+
+
+def test_places_are_claimed_once(tmp_path: Path) -> None:
+    claim(tmp_path, {"a": 1}, "table")
+    claim(tmp_path, {"a": 1}, "table")
+    assert json.loads((tmp_path / "settings.json").read_text()) == {"a": 1}
+    with pytest.raises(OutputError, match="another table"):
+        claim(tmp_path, {"a": 2}, "table")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/letter.txt").write_text("dear")
+    with pytest.raises(OutputError, match="other files"):
+        claim(tmp_path / "other", {"a": 1}, "table")
+
+
+# the command
+
+
+def command(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["table", *map(str, arguments)])
+    return int(ended.value.code or 0)
+
+
+def test_the_command(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places = ["--data", data / "x.tok", "--val", data / "v.tok", "--out", tmp_path / "out", "--device", "cpu"]
+    assert command("a: tiny_first fit.steps=1@2", "tiny_second", *places, "--dry-run", "--json") == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert (planned["runs"], planned["rows"]) == (3, {"a": 2, "tiny_second": 1})
+    assert not (tmp_path / "out").exists()
+    assert command("a: tiny_first fit.steps=1@2", "tiny_second", *places, "--json") == 0
+    results = json.loads(capsys.readouterr().out)
+    assert results == json.loads((tmp_path / "out/results.json").read_text())
+    assert [row["row"] for row in results["rows"]] == ["a", "tiny_second"]
+    assert command("a: tiny_first fit.steps=1@2", "tiny_second", *places) == 0
+    shown = capsys.readouterr().out
+    assert (tmp_path / "out/table.md").read_text() in shown
+    assert "results.json" in shown
+
+
+def test_settings_and_errors_of_the_command(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places = ["--data", data / "x.tok", "--val", data / "v.tok", "--out", tmp_path / "out", "--device", "cpu"]
+    assert command("tiny_first", *places, "--settings", "fit.steps=1", "model.depth=2", "--json") == 0
+    capsys.readouterr()
+    settings = (tmp_path / "out/runs/tiny_first/seed-0/run/run.yaml").read_text()
+    assert "steps: 1\n" in settings
+    assert "depth: 2\n" in settings
+    for lines, kind, words in (
+        (["tiny_frist"], ConfigError, "did you mean 'tiny_first'"),
+        (["tiny_first"], OutputError, "holds another table"),
+    ):
+        assert command(*lines, *places) == kind.exit_code
+        assert words in capsys.readouterr().err
+    assert issubclass(ConfigError, TileworkError)
