@@ -297,3 +297,10 @@ def test_other_version(saved: Path) -> None:
     edit(saved, version=2)
     with pytest.raises(DamageError, match="version 2, not 1"):
         load_adapter(saved)
+
+
+@pytest.mark.parametrize("codes", [10, 30])
+def test_logits_of_another_number_of_codes(tmp_path: Path, codes: int) -> None:
+    save_adapter(tmp_path / "adapter", TokenAdaptNetwork(5, width=16, heads=2, codes=codes), CODEBOOK, {})
+    with pytest.raises(DamageError):
+        load_adapter(tmp_path / "adapter")

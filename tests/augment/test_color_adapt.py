@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
@@ -103,3 +105,10 @@ def test_off_changes_nothing() -> None:
 def test_what_is_no_probability_is_refused(noise: float, adapt: float) -> None:
     with pytest.raises(ValueError, match="exclusive"):
         TokenColour(noise, adapt)
+
+
+def test_nothing_to_colour_is_no_reason_to_warn() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one = TokenColour(0.3, 0.3)
+        assert one.change(torch.empty(0, 5, 8, 8), one.draw(Draws(0, 0, torch.arange(0)), (5, 8, 8))).shape[0] == 0

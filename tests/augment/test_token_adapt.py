@@ -358,3 +358,15 @@ def test_it_needs_a_trained_network_for_these_codes(saved: Path, tmp_path: Path)
             TokenAdapt(adapter=path).bind(CODEBOOK)
     with pytest.raises(ConfigError, match=f"{saved} was trained for another tokenizer"):
         TokenAdapt(adapter=str(saved)).bind(CODEBOOK + 1)
+
+
+@pytest.mark.parametrize(("share", "count"), [(1.0, 6), (0.99, 6), (0.5, 0)])
+def test_empty_halves(saved: Path, share: float, count: int) -> None:
+    batch = make_batch(count)
+    out = apply_all([bound(saved, share=share)], batch, Draws(0, 0, batch.index))
+    assert out.x.shape == (count, 5, 8, 8)
+    twice = make_batch(12)
+    half = apply_all([bound(saved, share=0.5)], twice, Draws(0, 0, twice.index))
+    whole = apply_all([bound(saved, share=1.0)], twice.rows(slice(6)), Draws(0, 0, twice.index[:6]))
+    assert torch.equal(half.x[:6], whole.x)
+    assert torch.equal(half.target.weight[:6], whole.target.weight)

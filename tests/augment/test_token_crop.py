@@ -81,3 +81,13 @@ def test_needs_a_codebook() -> None:
         apply_all([TokenCrop()], batch, Draws(0, 0, batch.index))
     with pytest.raises(ConfigError, match="codebook"):
         TokenCrop().bind(None)
+
+
+def test_crop_of_nothing() -> None:
+    batch = make_batch(0)
+    assert apply_all([TokenCrop((6, 7)).bind(CODEBOOK)], batch, Draws(0, 0, batch.index)).x.shape == (
+        0,
+        CODEBOOK.shape[1],
+        6,
+        7,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -182,12 +183,12 @@ def test_bad_rows_are_refused_before_anything_is_written(
 
 def test_bad_data_are_refused_before_anything_is_written(data: Path, tmp_path: Path) -> None:
     for missing in ("data", "val"):
-        with pytest.raises(InputError, match="no such data: .*nowhere"):
+        with pytest.raises(InputError, match=r"no such data: .*nowhere"):
             replace(table(data, tmp_path / "out", "tiny_first"), **{missing: tmp_path / "nowhere"}).run()
     few = write_store(tmp_path / "few.tok", classes=2)
     with pytest.raises(InputError, match="other classes"):
         replace(table(data, tmp_path / "out", "tiny_chain"), val=few).run()
-    with pytest.raises(InputError, match="no weights at .*gone"):
+    with pytest.raises(InputError, match=r"no weights at .*gone"):
         table(data, tmp_path / "out", f"tiny_chain start={tmp_path / 'gone'}").run()
     assert not (tmp_path / "out").exists()
 
@@ -272,10 +273,33 @@ def test_another_table_in_the_same_place_is_refused(data: Path, tmp_path: Path, 
         table(data, out, "a: tiny_second").run()
     with pytest.raises(OutputError, match="holds other files"):
         table(data, data, "a: tiny_first").run()
-    with locked(out), pytest.raises(OutputError, match="in use"):
-        table(data, out, "a: tiny_first", "tiny_second").run()
     assert trained() == []
     assert table(data, out, "a: tiny_first", deviation=0.02).run()["assumed_deviation"] == 0.02
+
+
+def test_processes_share_a_table(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Trained) -> None:
+    """A run that another process is at is left to it; its number is waited for."""
+    out, lines, waits = tmp_path / "out", ("a: tiny_first", "b: tiny_second", "c: tiny_second fit.steps=1"), []
+    alone = table(data, tmp_path / "alone", *lines).run()
+    trained()
+    (out / "runs/a/seed-0").mkdir(parents=True)
+    (out / "settings.json").write_bytes((tmp_path / "alone/settings.json").read_bytes())
+    with ExitStack() as other:
+        other.enter_context(locked(out / "runs/a/seed-0"))
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            assert trained() == ["b seed 0", "c seed 0"]
+            other.close()
+
+        monkeypatch.setattr(runner, "sleep", wait)
+        found = table(data, out, *lines).run()
+    assert len(waits) == 1
+    assert 0 < waits[0] < 60
+    assert trained() == ["a seed 0"]
+    keep = ("row", "top1", "difference")
+    mine, theirs = ([{key: row[key] for key in keep} for row in one["rows"]] for one in (found, alone))
+    assert mine == theirs, "in the order of the lines, compared with the first"
 
 
 def test_rows_start_from_runs(data: Path, tmp_path: Path) -> None:

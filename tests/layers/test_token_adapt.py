@@ -107,7 +107,7 @@ def test_logits_are_squared_distances_to_the_codes(codes: int, grid: tuple[int, 
             for column in range(grid[1]):
                 distances = [(z[b, row, column] - code).square().sum().item() for code in codebook]
                 assert logits[b, row, column].argmax() == min(range(codes), key=distances.__getitem__)
-                likely = (torch.tensor(distances) / (-2 * one.deviation.square())).softmax(0)
+                likely = (torch.tensor(distances) / (-2 * 6**0.5 * one.deviation.square())).softmax(0)
                 torch.testing.assert_close(logits[b, row, column].softmax(0), likely, atol=1e-4, rtol=1e-3)
     assert codes == 1 or len(logits.argmax(-1).unique()) > 1
 

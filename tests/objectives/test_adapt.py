@@ -133,7 +133,7 @@ def test_loss_is_the_cross_entropy_of_the_codes_of_the_augmented_image(path: Pat
     one, out, target = flipping(path, 0, ends)
     z = ends[0] * one.model.deviation + one.model.mean
     distance = torch.cdist(z, one.tokenizer.codebook).square() / one.model.deviation.square()
-    torch.testing.assert_close(out["loss"], F.cross_entropy(-distance / 2, target), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(out["loss"], F.cross_entropy(-distance / 2 / z.shape[1] ** 0.5, target), atol=1e-3, rtol=1e-3)
     assert out["agreement"] == pytest.approx((distance.argmin(1) == target).float().mean().item(), abs=0.02)
 
 
@@ -370,3 +370,12 @@ def test_images_that_are_no_whole_patches_are_refused(path: Path) -> None:
     batch = make_batch(torch.rand(2, 3, 15, 16))
     with pytest.raises(InputError, match="do not divide into 2 px patches"):
         objective(path)(batch, at(batch, 0))
+
+
+@pytest.mark.parametrize("codes", [7, 20])
+def test_logits_of_another_number_of_codes_than_the_tokenizers(tmp_path: Path, codes: int) -> None:
+    config = VitVqConfig(patch=2, codes=12, code_dim=3, width=8, depth=1, heads=2)
+    save_tokenizer(tmp_path / "t", config.build(3, (16, 16), 0), config, (16, 16))
+    model = TokenAdaptModelConfig(3, 16, 2, codes).build(3, (16, 16), 2)
+    with pytest.raises(ConfigError, match=f"has 12 codes, the model {codes}"):
+        AdaptConfig(tokenizer=str(tmp_path / "t")).build(model)

@@ -22,8 +22,11 @@ from tilework.layers.stems import StemConfig, TokenF16StemConfig, TokenPatchStem
 from tilework.models import ResnetConfig, VitConfig
 from tilework.objectives import Masked, MaskedConfig, ObjectiveConfig
 from tilework.objectives.masked import sample_ratio
+from tilework.recipes import Run, train
+from tilework.store import StoreWriter
 from tilework.tokenizers import Tokenizer, VitVqConfig, save_tokenizer
 from tilework.tokenizers import tokenizer as tokenizer_files
+from tilework.train import FitConfig
 
 CODES, DIM, GRID = 12, 3, (8, 4)  # of codes; 4x2 patches
 PATCHES = 8
@@ -524,6 +527,23 @@ def test_pictures_show_what_is_predicted_in_its_place(tmp_path: Path, monkeypatc
     monkeypatch.setattr(one, "predict", lambda *_: F.one_hot((by_patch + 1) % CODES, CODES))
     wrong = tokenizer.decode((batch.x + 1) % CODES)
     torch.testing.assert_close(one.pictures(one.model, batch)["predicted"], wrong)
+
+
+def test_a_run_draws_as_it_goes(tmp_path: Path) -> None:
+    codebook = write_tokenizer(tmp_path / "t").codebook.detach().numpy()
+    with StoreWriter(tmp_path / "x.tok", codebook, ["a", "b"]) as writer:
+        writer.add(random_ids(6, (8, 4)).numpy(), np.arange(6) % 2, [str(i) for i in range(6)])
+    run = Run(
+        model=VitConfig(width=16, depth=1, heads=2, positions="sincos", stem=TokenPatchStemConfig()),
+        objective=MaskedConfig(width=16, depth=1, heads=2, tokenizer=str(tmp_path / "t")),
+        augment=(),
+        evaluation=(),
+        fit=FitConfig(epochs=0, steps=2, batch=6, picture_every=2),
+    )
+    result = train(run, tmp_path / "x.tok", tmp_path / "x.tok", tmp_path / "run", "cpu", quiet=True)
+    (picture,) = (tmp_path / "run/pictures").iterdir()
+    assert picture.name == "step-00000002.png"
+    assert {"loss", "agreement"} <= set(result.metrics)
 
 
 def test_no_tokenizer_no_pictures() -> None:

@@ -15,7 +15,7 @@ from tilework.augment.affine import Geometry, warp
 from tilework.core.batch import Batch, Mix, Target
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.rng import Draws
-from tilework.tokenizers import DecodeEncode, Tokenizer, VitVq, VitVqConfig, load_tokenizer, save_tokenizer
+from tilework.tokenizers import DecodeEncode, Tokenizer, VitVq, VitVqConfig, VqganConfig, load_tokenizer, save_tokenizer
 from tilework.tokenizers.decode_encode import ThroughPixels, mixed
 
 CODES, CODE_DIM, PATCH = 12, 3, 4
@@ -198,3 +198,18 @@ def test_a_tokenizer_without_decoder_is_refused(kept: Path, monkeypatch: pytest.
     monkeypatch.setattr(VitVq, "pixels", Tokenizer.pixels)
     with pytest.raises(ConfigError, match=r"a VitVq has no decoder.*give a tokenizer that has one"):
         run(bound(kept / "colours"), make_batch(count))
+
+
+@pytest.mark.parametrize("latent", [6, 8])
+def test_codes_of_a_gumbel_quantiser(tmp_path: Path, latent: int) -> None:
+    torch.manual_seed(0)
+    config = VqganConfig(32, (1, 1), 1, (), latent=latent, codes=12, code_dim=6, gumbel=True)
+    tokenizer = config.build(3, (16, 16), 0).eval()
+    save_tokenizer(tmp_path / "g", tokenizer, config, (16, 16))
+    pixels = torch.rand(4, 3, 16, 16)
+    move = DecodeEncode(tokenizer=str(tmp_path / "g")).mover(tokenizer.codebook.detach())
+    assert isinstance(move, ThroughPixels)
+    assert torch.equal(move.codes(pixels), tokenizer.encode(pixels))
+    few = DecodeEncode(tokenizer=str(tmp_path / "g")).mover(tokenizer.codebook.detach()[[7, 2, 11]])
+    logits = tokenizer.quantiser._logits(tokenizer.features(pixels))
+    assert torch.equal(few.codes(pixels), logits[..., [7, 2, 11]].argmax(-1))  # type: ignore[attr-defined]

@@ -84,6 +84,8 @@ def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Tensor]:
         codebook = tensors.pop("codebook").float()
         if codebook.ndim != 2 or codebook.shape[1] != code_dim:
             raise ValueError(f"a codebook of {tuple(codebook.shape)}")
+        if codes not in (0, len(codebook)):
+            raise ValueError(f"logits of {codes} codes, a codebook of {len(codebook)}")
         with torch.device("meta"):  # no memory is taken for sizes that are not the weights'
             network = TokenAdaptNetwork(code_dim, width, heads, codes)
         network.load_state_dict(tensors, assign=True)

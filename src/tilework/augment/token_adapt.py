@@ -105,7 +105,10 @@ class LikePixels(Augment):
         place = torch.arange(len(batch.x), device=batch.x.device)
         mix = Mix(torch.cat([place[:count].roll(1), place[count:].roll(1)]), p.own)
         inner, outer = (Mix(place[: len(own)].roll(1), own) for own in (p.own[:count], p.own[count:]))
-        z = self.colour.change(F.embedding(batch.x[:count].long(), self.codebook).permute(0, 3, 1, 2), p.colours[0])
+        # noise is as strong beside the vectors that the network takes as beside those that the model sees
+        scale = self.codebook.std().clamp(min=1e-6) / self.table.std().clamp(min=1e-6)
+        z = F.embedding(batch.x[:count].long(), self.codebook / scale).permute(0, 3, 1, 2)
+        z = self.colour.change(z, p.colours[0]) * scale
         adapted = F.embedding(self.move(z, p.affine, size, inner), self.table).permute(0, 3, 1, 2)
         plain = outer.apply(self.colour.change(crop_codes(batch.x[count:], self.table, p.box, size), p.colours[1]))
         affine = torch.cat([p.affine, p.box])

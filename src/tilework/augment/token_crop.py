@@ -40,7 +40,8 @@ def crop_codes(ids: Tensor, codebook: Tensor, affine: Tensor, grid: tuple[int, i
     line = torch.arange(batch * h, device=ids.device, dtype=ids.dtype).view(batch, h, 1, 1)
     bags = (line * width + columns[:, None].to(ids.dtype)).view(-1, 4)
     weights = column_weights[:, None].expand(-1, h, -1, -1).reshape(-1, 4)
-    return F.embedding_bag(bags, y, mode="sum", per_sample_weights=weights).view(batch, h, w, -1).permute(0, 3, 1, 2)
+    y = F.embedding_bag(bags, y, mode="sum", per_sample_weights=weights)  # (B h w, C)
+    return y.view(batch, h, w, codebook.shape[1]).permute(0, 3, 1, 2)
 
 
 @Augment.choices.add("token_crop")

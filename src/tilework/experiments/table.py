@@ -88,7 +88,7 @@ class Table:
         return rows
 
     def run(self) -> dict[str, Any]:
-        """All rows, seed by seed, so that every row has a number early; processes with the same table share it. Returns what results.json holds."""
+        """All rows, seed by seed, so that every row has a number early; returns what results.json holds."""
         rows = self.rows()
         make_directory(self.out)
         places = {name: None if p is None else str(p) for name, p in self._places().items()}

@@ -51,14 +51,15 @@ class TokenAdaptNetwork(nn.Module):
     def g(self, s: Tensor, codebook: Tensor) -> Tensor:
         """An augmented map to logits of codes. s: (B, C, 2 H, 2 W); codebook: (K, C); returns (B, H, W, K).
 
-        Eq. 3: how near each vector lies to each code, on the scale of the codes' deviation.
+        Eq. 3: how near each vector lies to each code.
         """
         x = self._mix(self.back, self.gather(s).permute(0, 2, 3, 1))  # (B, D, H, W)
         z = self.outlet(x.permute(0, 2, 3, 1))  # (B, H, W, C), standardised, or logits
         if self.codes:
             return z
         code = (codebook - self.mean) / self.deviation
-        return z @ code.T - code.square().sum(1) / 2  # squared distances but for a constant
+        near = z @ code.T - code.square().sum(1) / 2  # squared distances but for a constant
+        return near / code.shape[1] ** 0.5  # of one size whatever the code dim, as in attention
 
     def _mix(self, block: Block, x: Tensor) -> Tensor:
         """A block of attention with fixed positions. x: (B, H, W, D); returns (B, D, H, W)."""

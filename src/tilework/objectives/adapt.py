@@ -56,6 +56,10 @@ class Adapt(Objective):
                 f"the tokenizer's codes have {tokenizer.codebook.shape[1]} dimensions, the model {len(model.mean)}",
                 "set model.code_dim",
             )
+        if model.codes not in (0, len(tokenizer.codebook)):
+            raise ConfigError(
+                f"the tokenizer has {len(tokenizer.codebook)} codes, the model {model.codes}", "set model.codes"
+            )
         self.model = model
         self.config, self.card = config, card
         self._frozen = [tokenizer.requires_grad_(False)]  # in a list: neither trained nor saved

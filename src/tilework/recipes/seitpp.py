@@ -17,6 +17,7 @@ from tilework.augment import (
     CodeCut,
     CutMix,
     CutMixOrMixup,
+    Flip,
     LikePixels,
     Mixup,
     TokenAdapt,
@@ -195,6 +196,56 @@ def decode_encode_vit_s() -> Run:
     Paper: 80.1 top-1 on ImageNet-100 in 8.3 times the hours. Measured here: not measured.
     """
     return classify_run(vit("vit_s"), seitpp_vit_b().fit, colour=NOISE, adapt=DecodeEncode())
+
+
+# figure 3(b): pixel augmentations applied to code vectors as they are
+
+
+def naive_run(run: Run, *added: Augment) -> Run:
+    """A run with a cut of whole codes, and what is added, instead of its augmentation."""
+    embed, cut = run.evaluation
+    assert isinstance(cut, CentreCrop)
+    return replace(run, augment=(CodeCut(cut.size), embed, *added))
+
+
+@recipe
+def naive_none() -> Run:
+    """ViT-S on cuts of whole codes, nothing else (figure 3b).
+
+    `tilework train naive_none --data STORE --val STORE --out RUN`
+    Paper: drawn, no number. Measured here: not measured.
+    """
+    return naive_run(color_adapt_vit_s())
+
+
+@recipe
+def naive_flip() -> Run:
+    """Code maps flipped as they are (figure 3b).
+
+    `tilework train naive_flip --data STORE --val STORE --out RUN`
+    Paper: drawn, no number. Measured here: not measured.
+    """
+    return naive_run(color_adapt_vit_s(), Flip())
+
+
+@recipe
+def naive_crop() -> Run:
+    """Code maps cropped and resized as they are (figure 3b).
+
+    `tilework train naive_crop --data STORE --val STORE --out RUN`
+    Paper: drawn, no number. Measured here: not measured.
+    """
+    return replace(color_adapt_vit_s(), augment=(TokenCrop((28, 28)),))
+
+
+@recipe
+def naive_mixup() -> Run:
+    """Code maps mixed as they are (figure 3b).
+
+    `tilework train naive_mixup --data STORE --val STORE --out RUN`
+    Paper: drawn, no number. Measured here: not measured.
+    """
+    return naive_run(color_adapt_vit_s(), Mixup())
 
 
 # masked token modelling (tables 1, 2; appendix C)
@@ -438,6 +489,46 @@ def decode_encode_cpu() -> Run:
     Paper: `decode_encode_vit_s` in miniature. Measured here: docs/results.md, SeiT++ on Imagenette.
     """
     return small_classify_run(small_fit(), adapt=DecodeEncode())
+
+
+@recipe
+def naive_none_cpu() -> Run:
+    """Small ViT on cuts of whole codes, nothing else.
+
+    `tilework train naive_none_cpu --data STORE --val STORE --out RUN`
+    Paper: `naive_none` in miniature. Measured here: not measured.
+    """
+    return naive_run(seit_patch_cpu())
+
+
+@recipe
+def naive_flip_cpu() -> Run:
+    """The same with code maps flipped as they are.
+
+    `tilework train naive_flip_cpu --data STORE --val STORE --out RUN`
+    Paper: `naive_flip` in miniature. Measured here: not measured.
+    """
+    return naive_run(seit_patch_cpu(), Flip())
+
+
+@recipe
+def naive_crop_cpu() -> Run:
+    """The same with code maps cropped and resized as they are.
+
+    `tilework train naive_crop_cpu --data STORE --val STORE --out RUN`
+    Paper: `naive_crop` in miniature. Measured here: not measured.
+    """
+    return replace(seit_patch_cpu(), augment=(TokenCrop((14, 14), SMALL_AREA, standardise=True),))
+
+
+@recipe
+def naive_mixup_cpu() -> Run:
+    """The same with code maps mixed as they are.
+
+    `tilework train naive_mixup_cpu --data STORE --val STORE --out RUN`
+    Paper: `naive_mixup` in miniature. Measured here: not measured.
+    """
+    return naive_run(seit_patch_cpu(), Mixup())
 
 
 @recipe

@@ -45,7 +45,7 @@ def curves(logs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "val_t
     right.set(title="validation accuracy", xlabel="step", ylabel="top-1 (%)")
     for axes in (left, right):
         _plain(axes)
-        axes.legend(frameon=False)
+    left.legend(frameon=False)
     return _png(figure)
 
 

@@ -26,7 +26,7 @@ class ThroughPixels:
     """A tokenizer with its codes cut to those of the data."""
 
     tokenizer: Tokenizer
-    codebook: Tensor  # (K, C)
+    used: Tensor  # (K,) their numbers in the tokenizer
 
     @torch.no_grad()
     def __call__(self, z: Tensor, affine: Tensor, size: tuple[int, int], mix: Mix | None = None) -> Tensor:
@@ -37,8 +37,7 @@ class ThroughPixels:
 
     def codes(self, pixels: Tensor) -> Tensor:
         """The code of the data that lies nearest at each place, (n, h, w)."""
-        z = self.tokenizer.features(pixels)  # (n, h, w, C)
-        return (z @ self.codebook.T - self.codebook.square().sum(1) / 2).argmax(-1)
+        return self.tokenizer.quantiser.nearest_of(self.tokenizer.features(pixels), self.used)
 
 
 def mixed(pixels: Tensor, mix: Mix | None) -> Tensor:
@@ -62,4 +61,5 @@ class DecodeEncode(LikePixels):
         if codebook is None or not codebook.shape[1]:
             raise ConfigError("augmentation 'decode_encode' needs code vectors", "train on a token store that has them")
         check_codes(codebook, tokenizer.codebook, Path(self.tokenizer))
-        return ThroughPixels(tokenizer.requires_grad_(False).to(codebook.device), codebook)
+        tokenizer = tokenizer.requires_grad_(False).to(codebook.device)
+        return ThroughPixels(tokenizer, torch.cdist(codebook, tokenizer.codebook).argmin(1))

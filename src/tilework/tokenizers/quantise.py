@@ -51,6 +51,11 @@ class NearestQuantiser(nn.Module):
             return (F.normalize(features, dim=-1) @ codebook.T).argmax(-1)
         return (features @ codebook.T - codebook.square().sum(1) / 2).argmax(-1)
 
+    def nearest_of(self, features: Tensor, codes: Tensor) -> Tensor:
+        """The nearest of some codes, as a place in their list. codes: (n,); returns (...) int64."""
+        code = self.codebook[codes]  # features of codes by cosine need no unit length: the codes have it
+        return (features @ code.T - code.square().sum(1) / 2).argmax(-1)
+
     def forward(self, features: Tensor) -> Quantised:
         """features: (..., C)."""
         features = F.normalize(features, dim=-1) if self.cosine else features
@@ -84,6 +89,10 @@ class GumbelQuantiser(nn.Module):
 
     def _logits(self, features: Tensor) -> Tensor:
         return F.linear(features, self.proj.weight[:, :, 0, 0], self.proj.bias)  # (..., K)
+
+    def nearest_of(self, features: Tensor, codes: Tensor) -> Tensor:
+        """The likeliest of some codes, as a place in their list. codes: (n,); returns (...) int64."""
+        return self._logits(features)[..., codes].argmax(-1)
 
     def nearest(self, features: Tensor) -> Tensor:
         """The likeliest code. features: (..., L); returns (...) int64."""

@@ -1,0 +1,148 @@
+"""Probes of frozen features: against slow loops and known answers, and end to end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from small_data import CODE_DIM, write_images, write_store
+from tilework.augment import Embed
+from tilework.cli.main import main
+from tilework.core.errors import ConfigError, InputError
+from tilework.data import TokenSource
+from tilework.evaluation import features, knn_accuracy, linear_accuracy
+from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
+from tilework.models import VitConfig
+from tilework.objectives import ClassifyConfig, MaskedConfig
+from tilework.recipes import Run, probe_run, train
+from tilework.recipes.codes import Codes
+from tilework.store import Store, StoreWriter
+from tilework.train import FitConfig
+
+MASKED = Run(
+    model=VitConfig(width=16, depth=1, heads=2, positions="sincos", stem=TokenPatchStemConfig()),
+    objective=MaskedConfig(width=16, depth=1, heads=2),
+    augment=(),
+    evaluation=(),
+    fit=FitConfig(epochs=0, steps=2, batch=12),
+)
+
+
+def clouds(count: int, seed: int, classes: int = 3, width: int = 6) -> tuple[Tensor, Tensor]:
+    """Points around the corners of a simplex."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % classes
+    return torch.eye(classes, width)[labels] * 2 + torch.randn(count, width, generator=generator), labels
+
+
+@pytest.mark.parametrize("k", [1, 3, 7, 500])
+def test_neighbours_equal_a_loop(k: int) -> None:
+    train_part, val = clouds(60, 0), clouds(40, 1)
+    mean = train_part[0].mean(0)
+    right = 0
+    for point, label in zip(*val, strict=True):
+        sims = [
+            (float(torch.cosine_similarity(point - mean, x - mean, dim=0)), int(y))
+            for x, y in zip(*train_part, strict=True)
+        ]
+        votes = [0.0, 0.0, 0.0]
+        for similarity, name in sorted(sims, reverse=True)[:k]:
+            votes[name] += float(np.exp(similarity / 0.07))
+        right += int(np.argmax(votes)) == int(label)
+    assert knn_accuracy(train_part, val, k) == pytest.approx(right / 40)
+    assert 0.5 < right / 40 < 1, "neither trivial nor hopeless"
+
+
+def test_no_neighbours_cannot_vote() -> None:
+    with pytest.raises(InputError, match="0 neighbours"):
+        knn_accuracy(clouds(9, 0), clouds(9, 1), 0)
+
+
+def test_linear_probe_comes_near_the_best_linear_rule() -> None:
+    """For equal round clouds the nearest mean is the best rule there is; it is linear."""
+    train_part, val = clouds(3000, 0), clouds(3000, 1)
+    means = torch.stack([train_part[0][train_part[1] == c].mean(0) for c in range(3)])
+    best = float((torch.cdist(val[0], means).argmin(1) == val[1]).float().mean())
+    found, decay = linear_accuracy(train_part, val)
+    assert found == pytest.approx(best, abs=0.01)
+    assert decay in (1e-5, 1e-4, 1e-3, 1e-2)
+
+
+def test_linear_probe_does_not_care_for_scale_and_shift() -> None:
+    (x, labels), (y, truth) = clouds(300, 0), clouds(300, 1)
+    scale, shift = torch.tensor([1e-3, 1, 10, 1e3, 1, 1]), torch.arange(6.0) * 50
+    plain = linear_accuracy((x, labels), (y, truth))[0]
+    assert linear_accuracy((x * scale + shift, labels), (y * scale + shift, truth))[0] == pytest.approx(plain, abs=0.02)
+
+
+def test_a_few_samples_are_enough_to_run() -> None:
+    assert 0 <= linear_accuracy(clouds(6, 0), clouds(6, 1))[0] <= 1
+
+
+def test_features_are_the_mean_of_the_last_tokens(tmp_path: Path) -> None:
+    source = TokenSource(Store(write_store(tmp_path / "x.tok", count=10)))
+    model = MASKED.model.build(CODE_DIM, (8, 8), 0)
+    embed = Embed().bind(source.codebook)
+    found, labels = features(model, source, [embed], torch.device("cpu"), batch=4)
+    with torch.inference_mode():
+        whole = model(embed.apply(source.batch(np.arange(10)), None).x).tokens.mean(1)
+    assert torch.allclose(found, whole, atol=1e-5)
+    assert torch.equal(labels, torch.from_numpy(source.labels.astype(np.int64)))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("probe")
+    write_store(root / "a.tok")
+    write_store(root / "b.tok", seed=1)
+    train(MASKED, root / "a.tok", None, root / "pre", quiet=True)
+    return root
+
+
+def test_a_run_without_labels_is_probed(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["probe", str(made / "pre"), "--data", str(made / "a.tok"), "--val", str(made / "b.tok"), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told == probe_run(made / "pre", made / "a.tok", made / "b.tok")
+    assert told["samples"] == 48
+    assert told["linear"] > 0.5, "half of the codes tell the class"
+
+
+def test_the_learnt_table_is_what_the_model_sees(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = probe_run(made / "pre", made / "a.tok", made / "b.tok")
+    read = Codes.read
+    monkeypatch.setattr(Codes, "read", lambda *a: replace(read(*a), table=torch.zeros(16, CODE_DIM)))
+    blind = probe_run(made / "pre", made / "a.tok", made / "b.tok")
+    assert blind["linear"] < plain["linear"] - 0.1, "all codes alike tell nothing"
+
+
+def test_other_data_are_refused(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not of the kind"):
+        probe_run(made / "pre", write_images(tmp_path / "images"), tmp_path / "images")
+    with StoreWriter(tmp_path / "c.tok", np.ones((16, CODE_DIM), np.float32), ["class0"], codec="packed") as writer:
+        writer.add(np.zeros((4, 8, 8), np.int64), np.zeros(4, np.int64), list("abcd"))
+    with pytest.raises(ConfigError, match="another tokenizer"):
+        probe_run(made / "pre", tmp_path / "c.tok", tmp_path / "c.tok")
+
+
+def test_a_pixel_classifier_is_probed_on_other_classes(tmp_path: Path) -> None:
+    run = Run(
+        model=VitConfig(width=16, depth=1, heads=2, stem=PatchStemConfig(8)),
+        objective=ClassifyConfig(),
+        augment=(),
+        evaluation=(),
+        size=(32, 32),
+        fit=FitConfig(epochs=0, steps=1, batch=4),
+    )
+    from tilework.augment import Normalise
+
+    run = replace(run, augment=(Normalise(),), evaluation=(Normalise(),))
+    train(run, write_images(tmp_path / "a"), None, tmp_path / "run", quiet=True)
+    other = write_images(tmp_path / "b", classes=4, seed=3)
+    assert probe_run(tmp_path / "run", other, other)["knn"] == 1.0, "every image has itself as a neighbour"
