@@ -142,12 +142,15 @@ def test_settings_of_all_reach_the_last_link_of_a_chain(data: Path, tmp_path: Pa
 
 
 def test_tools_go_where_they_are_used(data: Path, tmp_path: Path) -> None:
-    lines = ("tiny_first", "tiny_adapted", "tiny_masked")
     tools = {"tokenizer": tmp_path / "t", "adapter": tmp_path / "a"}
-    plain, adapted, masked = (row.run for row in table(data, tmp_path / "out", *lines, **tools).rows())
+    plain, adapted = (row.run for row in table(data, tmp_path / "out", "tiny_first", "tiny_adapted", **tools).rows())
     assert plain == tiny_first()
     assert adapted.augment[0].adapter == str(tmp_path / "a")  # type: ignore[union-attr]
-    assert masked.objective.tokenizer == str(tmp_path / "t")  # type: ignore[union-attr]
+
+
+def test_rows_without_classes_are_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="row 'tiny_masked' trains no classifier"):
+        table(data, tmp_path / "out", "tiny_first", "tiny_masked").rows()
 
 
 @pytest.mark.parametrize(

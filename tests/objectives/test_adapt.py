@@ -133,7 +133,9 @@ def test_loss_is_the_cross_entropy_of_the_codes_of_the_augmented_image(path: Pat
     one, out, target = flipping(path, 0, ends)
     z = ends[0] * one.model.deviation + one.model.mean
     distance = torch.cdist(z, one.tokenizer.codebook).square() / one.model.deviation.square()
-    torch.testing.assert_close(out["loss"], F.cross_entropy(-distance / 2 / z.shape[1] ** 0.5, target), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(
+        out["loss"], F.cross_entropy(-distance / 2 / z.shape[1] ** 0.5, target), atol=1e-3, rtol=1e-3
+    )
     assert out["agreement"] == pytest.approx((distance.argmin(1) == target).float().mean().item(), abs=0.02)
 
 

@@ -569,3 +569,16 @@ def test_tokenizers_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(type(blind), "pixels", Tokenizer.pixels)
     with pytest.raises(ConfigError, match="has no decoder"):
         objective(codebook, tokenizer=str(tmp_path / "t"))
+
+
+@pytest.mark.parametrize(("grid", "patch"), [((4, 4), 2), ((6, 6), 2), ((16, 16), 4), ((4, 8), 2), ((8, 8), 1)])
+def test_patches_of_every_size_are_found(grid: tuple[int, int], patch: int) -> None:
+    model = VitConfig(width=8, depth=1, heads=2, stem=TokenPatchStemConfig(patch)).build(3, grid, 0)
+    one = MaskedConfig(width=8, depth=1, heads=2).build(model, torch.randn(5, 3))
+    assert one.patch == patch
+
+
+@pytest.mark.parametrize(("mean", "end"), [(20.0, 1.0), (-20.0, 0.4)])
+def test_a_distribution_far_outside_gives_the_end_that_is_nearest(mean: float, end: float) -> None:
+    config = MaskedConfig(mean=mean, deviation=0.1)
+    assert sample_ratio(config, Draws(0, 0, torch.arange(2), 3)) == end

@@ -355,3 +355,12 @@ def test_a_chain_that_is_still_pre_training_is_no_classifier(made: Made, tmp_pat
     shutil.rmtree(out / "1-pretrain")
     with pytest.raises(InputError, match="no run in"):
         evaluate_run(out, made.val)
+
+
+def test_rows_are_matched_whatever_the_offset_of_the_codes(tmp_path: Path) -> None:
+    codebook = torch.randn(200, 8, generator=torch.Generator().manual_seed(0)) + 1000
+    codes = Codes(codebook, torch.arange(200), torch.arange(1600.0).view(200, 8))
+    order = torch.randperm(200, generator=torch.Generator().manual_seed(1))
+    found = codes.table_for(codebook[order], tmp_path)
+    assert found is not None
+    assert torch.equal(found, torch.arange(1600.0).view(200, 8)[order])

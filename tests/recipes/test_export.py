@@ -168,7 +168,7 @@ class Auxiliary(Objective):
 
 @dataclass(frozen=True)
 class AuxiliaryConfig(ObjectiveConfig):
-    def build(self, model: nn.Module) -> Objective:
+    def build(self, model: nn.Module, codebook: Tensor | None = None) -> Objective:
         return Auxiliary(model)
 
 
@@ -288,7 +288,7 @@ def test_tokenizers_are_exported_already(made: Made, tmp_path: Path) -> None:
     run = replace(run, size=(32, 32), model=replace(run.model, patch=4, codes=16, width=16, depth=1, heads=2))
     run = replace(run, objective=replace(run.objective, warm_steps=1), fit=replace(run.fit, steps=2, batch=8))
     train(run, made.images, None, tmp_path / "t.run", quiet=True)
-    with pytest.raises(InputError, match="trained a tokenizer"):
+    with pytest.raises(InputError, match="trained no classifier"):
         export_run(tmp_path / "t.run", tmp_path / "m")
     (tmp_path / "t").mkdir()
     (tmp_path / "t/tokenizer.json").write_text("{}")

@@ -29,7 +29,7 @@ from tilework.core.errors import ConfigError, InputError
 from tilework.layers.stems import TokenF16StemConfig, TokenPatchStemConfig, TokenStemConfig
 from tilework.models import Model, VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
-from tilework.recipes import Run, chains, equip, recipes
+from tilework.recipes import Run, chains, equip, equip_chain, recipes
 from tilework.recipes.build import build_objective
 from tilework.tokenizers import DecodeEncode, VitVqConfig, save_tokenizer
 from tilework.train.optim import build_optimiser
@@ -354,11 +354,23 @@ def test_a_network_for_a_tokenizer_takes_its_sizes_from_it(name: str, tmp_path: 
 
 def test_tools_that_nothing_takes_are_refused() -> None:
     for name in ("seit_cpu", "color_adapt_cpu", "seitpp_cpu", "demo_tokenizer"):
-        with pytest.raises(ConfigError, match="no part of this recipe takes a tokenizer: leave --tokenizer out"):
+        with pytest.raises(
+            ConfigError, match="has a setting 'tokenizer': leave --tokenizer out"
+        ):
             equip(recipes[name](), tokenizer=Path("t"))
     for name in ("seit_cpu", "mtm_cpu", "token_adapt_cpu", "decode_encode_cpu"):
-        with pytest.raises(ConfigError, match=r"no part of this recipe takes an? adapter: leave --adapter out"):
+        with pytest.raises(ConfigError, match="no part of this recipe has a setting 'adapter': leave --adapter out"):
             equip(recipes[name](), adapter=Path("a"))
+
+
+def test_tools_of_a_chain_go_to_the_links_that_take_them() -> None:
+    chain = equip_chain(chains["mtm_to_seitpp_cpu"](), tokenizer=Path("t"), adapter=Path("a"))
+    first, second = (link.run for link in chain.links)
+    assert first.objective.tokenizer == "t"  # type: ignore[attr-defined]
+    assert [first.augment[0].adapter, second.augment[1].adapter] == ["a", "a"]  # type: ignore[attr-defined]
+    assert second.objective == chains["mtm_to_seitpp_cpu"]().links[1].run.objective
+    with pytest.raises(ConfigError, match="no part of this chain has a setting 'adapter'"):
+        equip_chain(chains["mtm_to_seit_cpu"](), adapter=Path("a"))
 
 
 def test_without_tools_nothing_changes() -> None:

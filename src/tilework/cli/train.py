@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -51,14 +50,12 @@ def train(
     from tilework.core.config import resolve
     from tilework.core.errors import ConfigError
     from tilework.core.registry import nearest
-    from tilework.recipes import Chain, chains, check_links, equip, plan, recipes, train_chain
+    from tilework.recipes import chains, check_links, equip, equip_chain, plan, recipes, train_chain
     from tilework.recipes import train as run_recipe
 
-    tools = {"tokenizer": tokenizer, "adapter": adapter}
     judges = [None if str(path) == "none" else path for path in val] or [None] * len(data)
     if recipe in list(chains):
-        links = (replace(link, run=equip(link.run, **tools)) for link in chains[recipe]().links)
-        chain = resolve(Chain(tuple(links)), config, settings)
+        chain = resolve(equip_chain(chains[recipe](), tokenizer, adapter), config, settings)
         if dry_run:
             check_links(chain, data, judges, start)
             plans = zip(chain.links, data, judges, strict=True)
@@ -68,7 +65,7 @@ def train(
     elif recipe not in list(recipes):
         raise ConfigError(f"unknown recipe '{recipe}'", nearest(recipe, [*recipes, *chains]))
     else:
-        run = resolve(equip(recipes[recipe](), **tools), config, settings)
+        run = resolve(equip(recipes[recipe](), tokenizer, adapter), config, settings)
         if len(data) != 1 or len(judges) != 1:
             raise ConfigError(f"'{recipe}' is one run, not a chain", "give --data and --val one path each")
         if dry_run:

@@ -26,7 +26,7 @@ from tilework.experiments.runner import (
     with_seed,
 )
 from tilework.experiments.statistics import pooled_deviation, resolvable
-from tilework.recipes import Chain, Run, chains, check_links, equip, plan, recipes
+from tilework.recipes import Chain, Run, chains, check_links, equip, equip_chain, plan, recipes
 from tilework.train.log import counted, notice
 
 RESULTS, TABLE = "results.json", "table.md"
@@ -82,7 +82,12 @@ class Table:
         for path in (self.data, self.val):
             if not path.exists():
                 raise InputError(f"no such data: {path}", "give a token store or a folder of images")
+        if len({Trial(row.name, 0, row.run, (), ()).place for row in rows}) < len(rows):
+            raise ConfigError("two rows differ in signs only", "choose names that make different directories")
         for row in rows:
+            last = row.run.links[-1].run if isinstance(row.run, Chain) else row.run
+            if not last.objective.labels:
+                raise ConfigError(f"row '{row.name}' trains no classifier", "use a chain that ends in one")
             if isinstance(row.run, Chain):
                 check_links(row.run, [self.data] * row.links, self._judges(row), row.start)
         return rows
@@ -114,20 +119,15 @@ class Table:
         settings = [word for word in settings if not word.startswith("start=")]
         run: Run | Chain
         if recipe in list(chains):
-            links = [replace(link, run=self._equipped(link.run)) for link in chains[recipe]().links]
+            links = equip_chain(chains[recipe](), self.tokenizer, self.adapter, strict=False).links
             last = resolve(links[-1].run, None, self.settings)
             run = resolve(Chain((*links[:-1], replace(links[-1], run=last))), None, settings)
         elif recipe in list(recipes):
-            run = resolve(self._equipped(recipes[recipe]()), None, [*self.settings, *settings])
+            known = equip(recipes[recipe](), self.tokenizer, self.adapter, strict=False)
+            run = resolve(known, None, [*self.settings, *settings])
         else:
             raise ConfigError(f"unknown recipe '{recipe}'", nearest(recipe, [*recipes, *chains]))
         return Row(name if colon else recipe, run, Path(starts[-1]) if starts else None, int(seeds))
-
-    def _equipped(self, run: Run) -> Run:
-        """With the tools that it has a place for."""
-        parts = (run.objective, *run.augment)
-        tools = {"tokenizer": self.tokenizer, "adapter": self.adapter}
-        return equip(run, **{name: path for name, path in tools.items() if any(hasattr(p, name) for p in parts)})
 
     def _judges(self, row: Row) -> tuple[Path | None, ...]:
         return (*([None] * (row.links - 1)), self.val)

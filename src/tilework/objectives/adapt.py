@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,7 @@ from tilework.tokenizers.tokenizer import Card
 class AdaptConfig(ObjectiveConfig):
     """Settings of TokenAdapt's training."""
 
+    labels: ClassVar[bool] = False
     tokenizer: str = ""  # directory
     geometry: Geometry = field(default_factory=lambda: Geometry(crop=0.5))
     mixing: CutMixOrMixup = field(default_factory=CutMixOrMixup)

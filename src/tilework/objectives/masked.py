@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tilework.augment import Augment, Embed
-from tilework.augment.adapter import check_codes
+from tilework.augment.adapter import check_codes, nearest_codes
 from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws, uniform
@@ -55,6 +55,11 @@ class MaskedConfig(ObjectiveConfig):
             raise ValueError("a mask ratio of 0 leaves nothing to predict")
         if self.deviation <= 0:
             raise ValueError(f"deviation is {self.deviation} but must be positive")
+
+    @property
+    def learns_table(self) -> bool:
+        """Unless it stays the codebook."""
+        return self.table != "frozen"
 
     def inlet(self) -> tuple[Augment, ...]:
         """Codes to vectors, which the objective does itself."""
@@ -171,6 +176,12 @@ class Masked(Objective):
             "original": original,
         }
 
+    def adopt_table(self, table: Tensor) -> None:
+        """Go on with the vectors of the run it starts from, unless they are to be random."""
+        if self.config.table != "random":
+            with torch.no_grad():
+                self.table.copy_(table)
+
     def learnt_table(self) -> Tensor | None:
         """The vectors of the codes, unless they are the codebook still."""
         return None if self.config.table == "frozen" else self.table.detach()
@@ -182,7 +193,9 @@ def sample_ratio(config: MaskedConfig, draws: Draws) -> float:
     normal, (low, high) = NormalDist(config.mean, config.deviation), config.ratio
     below, above = normal.cdf(low), normal.cdf(high)
     share = below + u * (above - below)
-    return min(high, max(low, normal.inv_cdf(share))) if 0 < share < 1 else low
+    if not 0 < share < 1:  # the interval lies far out on one side
+        return low if config.mean < low else high
+    return min(high, max(low, normal.inv_cdf(share)))
 
 
 def _visible_patch(model: Model, code_dim: int) -> tuple[int, int]:
@@ -197,6 +210,8 @@ def _visible_patch(model: Model, code_dim: int) -> tuple[int, int]:
             continue  # another number of tokens than positions
         finally:
             model.train(training)
+        if out.stem.shape[2:] != (h, w):
+            continue  # one token, which positions made many
         (slope,) = torch.autograd.grad((out.tokens * torch.randn_like(out.tokens)).sum(), x)
         seen = slope[0].abs().sum(0) > 0  # (H, W)
         if seen[patch:].any() or seen[:, patch:].any():
@@ -213,4 +228,4 @@ def _with_decoder(path: Path, codebook: Tensor, grid: tuple[int, int]) -> tuple[
         tokenizer.decode(torch.zeros(1, *grid, dtype=torch.long))
     except RuntimeError as error:
         raise ConfigError(f"{path} cannot decode {grid[0]}x{grid[1]} codes", "leave objective.tokenizer out") from error
-    return tokenizer.requires_grad_(False), torch.cdist(codebook.cpu(), tokenizer.codebook).argmin(1)
+    return tokenizer.requires_grad_(False), nearest_codes(codebook, tokenizer.codebook)

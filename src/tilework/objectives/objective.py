@@ -38,6 +38,9 @@ class Objective(nn.Module):
     def keep(self, model: nn.Module, out: Path) -> None:
         """Write what a finished run leaves for others beside its checkpoints; nothing by default."""
 
+    def adopt_table(self, table: Tensor) -> None:
+        """Take over vectors that the run it starts from learnt for the codes, (K, C); nothing by default."""
+
     def learnt_table(self) -> Tensor | None:
         """Vectors that it learnt to stand for the codes, (K, C), for runs that start from this one; none by default."""
         return None
@@ -50,6 +53,11 @@ class ObjectiveConfig:
     choices: ClassVar[Registry[type[ObjectiveConfig]]] = Registry("objective")
 
     labels: ClassVar[bool] = True  # whether its model tells classes apart
+
+    @property
+    def learns_table(self) -> bool:
+        """Whether vectors of the codes are learnt, and kept when a run ends."""
+        return False
 
     def check(self, classes: tuple[str, ...], steps: int) -> None:
         """Refuse data or a number of steps that this objective cannot learn from."""
@@ -92,6 +100,10 @@ class Combined(Objective):
     def keep(self, model: nn.Module, out: Path) -> None:
         """The main objective's."""
         self.main.keep(model, out)
+
+    def adopt_table(self, table: Tensor) -> None:
+        """The main objective's."""
+        self.main.adopt_table(table)
 
     def learnt_table(self) -> Tensor | None:
         """The main objective's."""

@@ -9,7 +9,7 @@ B batch | h, w code grid | C code dim | K codes
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, distributed, nn
@@ -29,6 +29,7 @@ from tilework.tokenizers.tokenizer import Tokenizer
 class ReconstructConfig(ObjectiveConfig):
     """Settings of tokenizer training."""
 
+    labels: ClassVar[bool] = False
     pixel_loss: Literal["l2", "l1"] = "l2"
     perceptual: float = 0.0  # weight of the perceptual loss; 0: none
     perceptual_weights: str = ""  # file of its VGG-16, as safetensors

@@ -6,7 +6,7 @@ from tilework.recipes import demo, seit, seitpp, tokenizers
 from tilework.recipes.build import evaluate_run, plan, prepare, probe_run, train
 from tilework.recipes.chain import check_links, train_chain
 from tilework.recipes.export import export_run, load_exported
-from tilework.recipes.run import Chain, Extra, Link, Run, chain, chains, equip, recipe, recipes
+from tilework.recipes.run import Chain, Extra, Link, Run, chain, chains, equip, equip_chain, recipe, recipes
 
 __all__ = [
     "Chain",
@@ -18,6 +18,7 @@ __all__ = [
     "check_links",
     "demo",
     "equip",
+    "equip_chain",
     "evaluate_run",
     "export_run",
     "load_exported",

@@ -27,7 +27,7 @@ from tilework.evaluation import Classification, average, classify, features, knn
 from tilework.models import Model
 from tilework.models.weights import adopt, read_weights
 from tilework.objectives import Combined, Objective, ObjectiveConfig
-from tilework.recipes.codes import Codes, digest
+from tilework.recipes.codes import CODEBOOK, Codes, digest
 from tilework.recipes.run import Run
 from tilework.report import rows_of_pictures
 from tilework.store import Store
@@ -38,6 +38,7 @@ from tilework.train.checkpoint import latest_checkpoint, load_model_weights, mod
 from tilework.train.log import Bar, counted, notice
 
 CONFIG, DATA, RESULTS, QUARANTINE = "run.yaml", "data.json", "results.json", "quarantine.json"
+DESCRIPTION = "model.json"
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ def build_objective(run: Run, model: nn.Module, codebook: Tensor | None = None) 
     if not run.extra:
         return main
     names = [ObjectiveConfig.choices.name_of(type(extra.objective)) for extra in run.extra]
+    if any(extra.objective.inlet() for extra in run.extra):
+        raise ConfigError("an objective that takes codes cannot be an extra one", "make it the objective of a run")
     built = [(extra.weight, extra.objective.build(model, codebook)) for extra in run.extra]
     parts = dict(zip(names, built, strict=True))
     return Combined(main, parts)
@@ -131,11 +134,16 @@ class Start:
         if not path.exists():
             raise InputError(f"no weights at {path}", "give a run or a checkpoint file")
         if path.is_file():
-            return Start(path, read_weights(path))
+            beside = path.parent / DESCRIPTION  # of an exported model
+            known = _read_json(beside).get("codebook") if beside.is_file() else None
+            return Start(path, read_weights(path), codes=Codes.read(path.parent, known) if known else None)
         run, spec, checkpoint = _open_run(path)
         with torch.device("meta"):
             model = run.model.build(spec.channels, spec.grid, len(spec.classes))
-        codes = Codes.read(checkpoint.parents[1], spec.codebook) if spec.codebook else None
+        place = checkpoint.parents[1]
+        codes = Codes.read(place, spec.codebook) if spec.codebook else None
+        if run.objective.learns_table and not (place / RESULTS).is_file():
+            raise InputError(f"{place} has not finished: its vectors of codes are kept at the end", "wait for it")
         return Start(path, model_tensors(checkpoint), spec.classes, getattr(model, "grid", None), codes)
 
     def table_for(self, source: Source) -> Tensor | None:
@@ -215,12 +223,14 @@ def prepare(
         begin.fill(model, source.classes, quiet_here)
     objective = build_objective(run, model, source.codebook)
     table = None if begin is None else begin.table_for(source)
+    if table is not None:
+        objective.adopt_table(table)
     if place.leads:
         make_directory(out)
         write(out / CONFIG, to_yaml(run).encode())
         paths = {"train": data, "val": val, "start": _from(out, start)}
         write_json(out / DATA, {**asdict(spec), **{k: str(v) if v else None for k, v in paths.items()}})
-        if isinstance(whole, TokenSource):
+        if isinstance(whole, TokenSource) and not (out / CODEBOOK).is_file():  # a finished run's has its table
             used = torch.from_numpy(whole.store.used)
             Codes(torch.from_numpy(whole.store.codebook), used, table).write(out)
         broken = [asdict(b) for s in (whole, judge) for b in getattr(s, "broken", ())]

@@ -11,7 +11,7 @@ from tilework.core.config import encode, read_yaml, to_yaml
 from tilework.core.distributed import world
 from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.core.files import is_free, make_directory, write, write_json
-from tilework.data import ImageFolder, ImageSource, Source, TokenSource
+from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
 from tilework.models import Model
 from tilework.recipes.build import RESULTS, Start, check_data, is_store, train_in
 from tilework.recipes.run import Chain
@@ -78,6 +78,7 @@ def check_links(chain: Chain, data: Sequence[Path], val: Sequence[Path | None], 
     before = Start.read(start) if start is not None else None
     for link, path, judge in zip(chain.links, data, val, strict=True):
         source = _glance(path, link.run.size)
+        source = Part(source, link.run.samples) if link.run.samples else source
         judged = None if judge is None else _glance(judge, link.run.size, source.classes)
         _, model = check_data(link.run, source, judged, path, judge)
         if not isinstance(model, Model):

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from tilework.augment.adapter import check_codes
+from tilework.augment.adapter import check_codes, nearest_codes
 from tilework.core.errors import DamageError
 from tilework.core.files import write
 
@@ -64,4 +64,4 @@ class Codes:
         if self.table is None:
             return None
         check_codes(codebook, self.codebook, path)
-        return self.table[torch.cdist(codebook, self.codebook).argmin(1)]
+        return self.table[nearest_codes(codebook, self.codebook)]

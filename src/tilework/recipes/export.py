@@ -26,13 +26,13 @@ from tilework.core.errors import ConfigError, DamageError, InputError, MachineEr
 from tilework.core.files import new_directory, sha256, write, write_json
 from tilework.core.rng import Draws
 from tilework.models import Model, ModelConfig
-from tilework.recipes.build import DataSpec, data_spec, load_run, open_source, run_place
+from tilework.recipes.build import DESCRIPTION, DataSpec, data_spec, load_run, open_source, run_place
 from tilework.recipes.codes import CODEBOOK, Codes
 from tilework.recipes.run import Run
 from tilework.tokenizers.tokenizer import SETTINGS as TOKENIZER
 from tilework.version import __version__
 
-WEIGHTS, DESCRIPTION, GRAPH = "model.safetensors", "model.json", "model.onnx"
+WEIGHTS, GRAPH = "model.safetensors", "model.onnx"
 FORMAT, VERSION = "tilework model", 1
 SAMPLES = 8  # that outputs are compared on
 TOLERANCE = 1e-4  # of ONNX logits; those from safetensors must be equal

@@ -60,10 +60,11 @@ class Chain:
             raise ValueError("the links of a chain need different names of letters and digits")
 
 
-def equip(run: Run, tokenizer: Path | None = None, adapter: Path | None = None) -> Run:
+def equip(run: Run, tokenizer: Path | None = None, adapter: Path | None = None, strict: bool = True) -> Run:
     """The same run with the directories of a tokenizer and a TokenAdapt where its parts have settings for them.
 
     A network that is trained for a tokenizer takes its code dimension and the size of its images from it.
+    strict: refuse a directory that no part takes.
     """
     paths = {"tokenizer": tokenizer, "adapter": adapter}
 
@@ -76,13 +77,23 @@ def equip(run: Run, tokenizer: Path | None = None, adapter: Path | None = None) 
 
     parts = (run.objective, *run.augment)
     for name, path in paths.items():
-        if path is not None and not any(has(part, name) for part in parts):
-            raise ConfigError(f"no part of this recipe takes a {name}", f"leave --{name} out")
+        if strict and path is not None and not any(has(part, name) for part in parts):
+            raise ConfigError(f"no part of this recipe has a setting '{name}'", f"leave --{name} out")
     if tokenizer is not None and has(run.objective, "tokenizer") and has(run.model, "code_dim"):
         known, card = load_tokenizer(tokenizer)
         model: Any = run.model
         run = replace(run, model=replace(model, code_dim=known.codebook.shape[1]), size=card.size)
     return replace(run, objective=fill(run.objective), augment=tuple(map(fill, run.augment)))
+
+
+def equip_chain(chain: Chain, tokenizer: Path | None = None, adapter: Path | None = None, strict: bool = True) -> Chain:
+    """The same for every link of a chain; strict: refuse a directory that no link takes."""
+    paths = {"tokenizer": tokenizer, "adapter": adapter}
+    parts = [part for link in chain.links for part in (link.run.objective, *link.run.augment)]
+    for name, path in paths.items():
+        if strict and path is not None and not any(hasattr(part, name) for part in parts):
+            raise ConfigError(f"no part of this chain has a setting '{name}'", f"leave --{name} out")
+    return Chain(tuple(replace(link, run=equip(link.run, tokenizer, adapter, strict=False)) for link in chain.links))
 
 
 Recipe = Callable[[], Run]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.augment.adapter import check_codes
+from tilework.augment.adapter import check_codes, nearest_codes
 from tilework.augment.affine import warp
 from tilework.augment.augment import Augment
 from tilework.augment.token_adapt import LikePixels, Mover
@@ -62,4 +62,4 @@ class DecodeEncode(LikePixels):
             raise ConfigError("augmentation 'decode_encode' needs code vectors", "train on a token store that has them")
         check_codes(codebook, tokenizer.codebook, Path(self.tokenizer))
         tokenizer = tokenizer.requires_grad_(False).to(codebook.device)
-        return ThroughPixels(tokenizer, torch.cdist(codebook, tokenizer.codebook).argmin(1))
+        return ThroughPixels(tokenizer, nearest_codes(codebook, tokenizer.codebook).to(codebook.device))
