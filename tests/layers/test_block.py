@@ -132,3 +132,16 @@ def test_share_is_returned_and_never_kept() -> None:
     assert torch.equal(share, before)
     assert not after.requires_grad
     assert not any(isinstance(value, Tensor) and value.shape == after.shape for value in vars(block).values())
+
+
+def test_divisor_weakens_both_branches_and_the_attended_labels() -> None:
+    """LV-ViT: x + F(x) / d; TL-Align: (Y + A Y / d) / (1 + 1 / d)."""
+    x, share = inputs()
+    torch.manual_seed(0)
+    block = Block(WIDTH, HEADS, divisor=3.0).eval()
+    middle = x + block.attn(block.norm1(x))[0] / 3
+    out, followed = block(x, share)
+    assert torch.allclose(out, middle + block.mlp(block.norm2(middle)) / 3, atol=1e-5)
+    attended = head_mean(block, x) @ share
+    assert torch.allclose(followed, (share + attended / 3) / (1 + 1 / 3), atol=1e-5)
+    assert torch.allclose(followed.sum(-1), torch.ones(3, TOKENS), atol=1e-5)

@@ -28,8 +28,9 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """Attention and MLP, each on a residual branch that training drops for some samples.
 
-    `share` is the part of each source image in each token (TL-Align): fp32, without gradient, returned and never
-    kept. A residual connection averages it with its attended version; a dropped branch leaves it alone.
+    divisor: of what the branches add (LV-ViT). `share` is the part of each source image in each token (TL-Align): fp32,
+    without gradient, returned and never kept. A residual connection averages it with its attended version, which
+    weighs less by the divisor; a dropped branch leaves it alone.
     """
 
     def __init__(
@@ -40,9 +41,10 @@ class Block(nn.Module):
         drop_path: float = 0.0,
         qkv_bias: bool = True,
         eps: float = 1e-6,
+        divisor: float = 1.0,
     ) -> None:
         super().__init__()
-        self.drop_path = drop_path
+        self.drop_path, self.divisor = drop_path, divisor
         self.norm1 = nn.LayerNorm(width, eps=eps)
         self.attn = Attention(width, heads, qkv_bias)
         self.norm2 = nn.LayerNorm(width, eps=eps)
@@ -54,7 +56,7 @@ class Block(nn.Module):
         y, attended = self.attn(self.norm1(x), share)
         x = x + self._drop(y, kept)
         if share is not None and attended is not None:
-            aligned = (share + attended) / 2
+            aligned = (self.divisor * share + attended) / (self.divisor + 1)
             share = aligned if kept is None else torch.where(kept, aligned, share)
         return x + self._drop(self.mlp(self.norm2(x)), self._kept(x)), share
 
@@ -65,4 +67,6 @@ class Block(nn.Module):
         return torch.rand(x.shape[0], 1, 1, device=x.device) >= self.drop_path
 
     def _drop(self, y: Tensor, kept: Tensor | None) -> Tensor:
-        return y if kept is None else y * kept / (1 - self.drop_path)
+        if kept is not None:
+            return y * kept / ((1 - self.drop_path) * self.divisor)
+        return y if self.divisor == 1 else y / self.divisor

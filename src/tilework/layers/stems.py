@@ -6,6 +6,7 @@ B batch | C input channels | H, W input grid | D width | h, w token grid
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -65,6 +66,49 @@ class PatchStemConfig(StemConfig):
     def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
         """The stem for an image of `grid` pixels."""
         return PatchStem(channels, grid, width, self.patch)
+
+
+class ConvStem(Stem):
+    """Pixels to tokens by several convolutions, all but the last with batch norm and ReLU (LV-ViT)."""
+
+    takes: Stage = "pixels"
+
+    def __init__(self, channels: int, grid: tuple[int, int], width: int, config: ConvStemConfig) -> None:
+        super().__init__()
+        patch = prod(config.strides)
+        if grid[0] % patch or grid[1] % patch:
+            raise ConfigError(f"a grid of {grid[0]}x{grid[1]} does not divide into patches of {patch}", "change a size")
+        self.grid = (grid[0] // patch, grid[1] // patch)
+        layers = []
+        for kernel, stride in zip(config.kernels[:-1], config.strides[:-1], strict=True):
+            conv = nn.Conv2d(channels, config.filters, kernel, stride, kernel // 2, bias=False)
+            layers += [conv, nn.BatchNorm2d(config.filters), nn.ReLU(inplace=True)]
+            channels = config.filters
+        self.convs = nn.Sequential(*layers)
+        last, step = config.kernels[-1], config.strides[-1]
+        self.proj = nn.Conv2d(channels, width, last, step, (last - step + 1) // 2)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, 3, H, W)
+        """Returns (B, D, h, w)."""
+        return self.proj(self.convs(x))
+
+
+@StemConfig.choices.add("conv")
+@dataclass(frozen=True)
+class ConvStemConfig(StemConfig):
+    """LV-ViT's four convolutions; other rows of its ablation by other kernels and strides."""
+
+    kernels: tuple[int, ...] = (7, 3, 3, 8)
+    strides: tuple[int, ...] = (2, 1, 1, 8)
+    filters: int = 64
+
+    def __post_init__(self) -> None:
+        if not self.kernels or len(self.kernels) != len(self.strides) or min(*self.kernels, *self.strides, 1) < 1:
+            raise ValueError(f"kernels {self.kernels} and strides {self.strides} do not belong together")
+
+    def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
+        """The stem for an image of `grid` pixels."""
+        return ConvStem(channels, grid, width, self)
 
 
 class TokenStem(Stem):

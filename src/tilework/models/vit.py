@@ -1,4 +1,4 @@
-"""Vision transformer for pixels and for tokens (Dosovitskiy et al., 2021; DeiT; SeiT).
+"""Vision transformer for pixels and for tokens (Dosovitskiy et al., 2021; DeiT; SeiT; LV-ViT).
 
 B batch | N tokens | D width | h, w token grid | n visible patches. Parameter names are timm's, so its checkpoints load.
 """
@@ -31,6 +31,9 @@ class VitConfig(ModelConfig):
     drop_path: float = 0.0  # of the last block; rises linearly from zero
     pool: Literal["class", "mean"] = "class"
     positions: Literal["learnt", "sincos"] = "learnt"
+    eps: float = 1e-6  # of the norms
+    divisor: float = 1.0  # of what each block adds (LV-ViT)
+    dense: bool = False  # a second head classifies every patch token (LV-ViT)
     stem: StemConfig = field(default_factory=PatchStemConfig)
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> Vit:
@@ -43,10 +46,13 @@ class VitConfig(ModelConfig):
 
 
 class Vit(Model):
-    """Pre-norm ViT with a class token; the head reads it, or the mean of the patch tokens."""
+    """Pre-norm ViT with a class token; the head reads it, or the mean of the patch tokens.
+
+    With a dense head, evaluation adds half of the highest logit over tokens to each class (LV-ViT).
+    """
 
     stem_names = ("patch_embed.",)
-    head_names = ("head.",)
+    head_names = ("head.", "aux_head.")
 
     def __init__(self, config: VitConfig, stem: Stem, classes: int) -> None:
         super().__init__()
@@ -64,13 +70,16 @@ class Vit(Model):
                 config.mlp_ratio,
                 drop_path=config.drop_path * i / max(1, config.depth - 1),
                 qkv_bias=config.qkv_bias,
+                eps=config.eps,
+                divisor=config.divisor,
             )
             for i in range(config.depth)
         )
         pooled = config.pool == "mean"
-        self.norm = nn.Identity() if pooled else nn.LayerNorm(width, eps=1e-6)
-        self.fc_norm = nn.LayerNorm(width, eps=1e-6) if pooled else nn.Identity()
+        self.norm = nn.Identity() if pooled else nn.LayerNorm(width, eps=config.eps)
+        self.fc_norm = nn.LayerNorm(width, eps=config.eps) if pooled else nn.Identity()
         self.head = nn.Linear(width, classes) if classes else nn.Identity()
+        self.aux_head = nn.Linear(width, classes) if classes and config.dense else None
         self._initialise()
 
     def _initialise(self) -> None:
@@ -108,7 +117,12 @@ class Vit(Model):
         read = tokens[:, 1:].mean(1) if pooled else tokens[:, 0]
         if share is not None:
             share = share[:, 1:].mean(1) if pooled else share[:, 0]
-        return Output(self.head(self.fc_norm(read)), tokens[:, 1:], stem, self.grid, share=share)
+        logits, dense = self.head(self.fc_norm(read)), None
+        if self.aux_head is not None:
+            dense = self.aux_head(self.fc_norm(tokens[:, 1:]))  # (B, N, K)
+            if not self.training:
+                logits = logits + 0.5 * dense.amax(1)
+        return Output(logits, tokens[:, 1:], stem, self.grid, dense=dense, share=share)
 
     def layer_of(self, name: str) -> int:
         """0: stem and positions; i + 1: block i; last: norm and head."""

@@ -9,7 +9,7 @@ from torch import nn
 
 from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry, nearest
-from tilework.layers.stems import StemConfig
+from tilework.layers.stems import ConvStemConfig, StemConfig
 from tilework.models.model import ModelConfig
 from tilework.models.resnet import ResnetConfig
 from tilework.models.timm_bridge import TimmConfig
@@ -26,6 +26,26 @@ for _name, _width, _depth, _heads in (
     presets.add(f"vit_{_name}")(VitConfig(width=_width, depth=_depth, heads=_heads))
     if _name != "l":
         presets.add(f"deit_{_name}")(VitConfig(width=_width, depth=_depth, heads=_heads, drop_path=0.1))
+for _name, _width, _depth, _heads, _divisor, _drop, _filters in (
+    ("t", 240, 12, 4, 1.0, 0.1, 64),
+    ("s", 384, 16, 6, 2.0, 0.1, 64),
+    ("m", 512, 20, 8, 2.0, 0.2, 64),
+    ("l", 768, 24, 12, 3.0, 0.3, 128),
+):
+    presets.add(f"lv_vit_{_name}")(
+        VitConfig(
+            width=_width,
+            depth=_depth,
+            heads=_heads,
+            mlp_ratio=3.0,
+            qkv_bias=False,
+            drop_path=_drop,
+            eps=1e-5,
+            divisor=_divisor,
+            dense=True,
+            stem=ConvStemConfig(filters=_filters),
+        )
+    )
 presets.add("resnet18")(ResnetConfig(depth=18))
 presets.add("resnet50")(ResnetConfig(depth=50))
 
