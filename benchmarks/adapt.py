@@ -105,7 +105,7 @@ def _flips(objective: Adapt, source: Source) -> Any:
 
 
 def ratios(first: Callable[[], object], second: Callable[[], object], pairs: int) -> list[float]:
-    """Lower quartile, median and upper quartile of first / second."""
+    """Median, lower and upper quartile of first / second."""
     found = []
     for number in range(pairs + 1):
         times = []
@@ -133,6 +133,7 @@ def stepper(objective: Objective, augment: Augment | None, batch: Batch) -> Call
 
 
 def codes(count: int, codebook: Tensor, side: int = GRID) -> Batch:
+    """Random codes."""
     ids = torch.randint(len(codebook), (count, side, side), dtype=torch.int32)
     return Batch(ids, Target.hard(torch.arange(count)), torch.arange(count))
 
@@ -172,6 +173,7 @@ def costs(folder: Path, pairs: int) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--tokenizer", type=Path)

@@ -12,7 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 from tilework.augment import RandomResizedCrop
-from tilework.augment.affine import Geometry, follow, warp
+from tilework.augment.affine import Geometry, warp
+from tilework.core.affine import follow
 from tilework.core.batch import Batch, Target
 from tilework.core.rng import Draws
 

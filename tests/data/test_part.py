@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+import tilework.data.images as data_images
 from small_data import write_images, write_store
 from tilework.augment import CentreCrop, CodeCut, Embed
 from tilework.core.batch import Batch, Stage, Target
 from tilework.core.distributed import World
 from tilework.core.errors import ConfigError, OutputError
-from tilework.data import ImageSource, Part, Source, TokenSource
+from tilework.data import ImageFolder, Part, Source, TokenSource
 from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig, TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
@@ -146,11 +147,15 @@ def test_evaluation_is_on_everything(store: Path, val_store: Path, tmp_path: Pat
 
 
 def test_images_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images, asked = write_images(tmp_path / "images"), watch(monkeypatch, ImageSource)
+    """Only the images of the part are read at all."""
+    images, read = write_images(tmp_path / "images"), []
+    decode = data_images.decode_image
+    monkeypatch.setattr(data_images, "decode_image", lambda path, size: read.append(path) or decode(path, size))
     run = replace(recipes["demo_pixel"](), samples=10, size=(24, 24))
     run = replace(run, model=replace(RUN.model, stem=PatchStemConfig(8)), augment=run.evaluation)  # type: ignore[call-arg]
     train(replace(run, fit=FitConfig(epochs=1, batch=5)), images, None, tmp_path / "run", "cpu", quiet=True)
-    assert set(asked) == set(members(10, 24))
+    folder = ImageFolder.open(images)
+    assert set(read) == {folder.paths[i] for i in members(10, 24)}
 
 
 def test_the_same_run_goes_on_and_another_part_is_another_run(store: Path, tmp_path: Path) -> None:

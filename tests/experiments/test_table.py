@@ -117,7 +117,7 @@ def test_rows_are_read(
         with pytest.raises(ConfigError, match=r"unknown recipe '0\.1:'"):
             table(data, tmp_path / "out", line).rows()
         return
-    (row,) = table(data, tmp_path / "out", line).rows()
+    row = table(data, tmp_path / "out", line)._row(line)
     assert (row.name, row.seeds, row.links) == (name, seeds, 1)
     assert row.start == (None if start is None else Path(start))
     assert row.run == replace(tiny_first(), model=replace(tiny_first().model, **changes))  # type: ignore[arg-type]
@@ -143,9 +143,33 @@ def test_settings_of_all_reach_the_last_link_of_a_chain(data: Path, tmp_path: Pa
 
 def test_tools_go_where_they_are_used(data: Path, tmp_path: Path) -> None:
     tools = {"tokenizer": tmp_path / "t", "adapter": tmp_path / "a"}
-    plain, adapted = (row.run for row in table(data, tmp_path / "out", "tiny_first", "tiny_adapted", **tools).rows())
+    job = table(data, tmp_path / "out", "tiny_first", "tiny_adapted", **tools)
+    plain, adapted = (job._row(line).run for line in job.lines)
     assert plain == tiny_first()
     assert adapted.augment[0].adapter == str(tmp_path / "a")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("line", "start", "seeds"),
+    [("x: tiny_first start=/data/run@v2/x @2", "/data/run@v2/x", 2), ("tiny_first 'start=a b/c'", "a b/c", 1)],
+)
+def test_paths_may_hold_signs_and_spaces(line: str, start: str, seeds: int, data: Path, tmp_path: Path) -> None:
+    row = table(data, tmp_path / "out", line)._row(line)
+    assert (row.start, row.seeds) == (Path(start), seeds)
+
+
+def test_every_row_is_checked_before_the_first_one_runs(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no weights at"):
+        table(data, tmp_path / "out", "tiny_first", "x: tiny_first start=nowhere").run()
+    with pytest.raises(TileworkError, match="TokenAdapt"):
+        table(data, tmp_path / "out", "tiny_first", "tiny_adapted").run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_tables_are_not_for_torchrun(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="torchrun"):
+        table(data, tmp_path / "out", "tiny_first").run()
 
 
 def test_rows_without_classes_are_refused(data: Path, tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ def test_every_preset_runs_forward_and_backward(name: str) -> None:
     model = small(name).build(3, (32, 32), 5)
     out = model(torch.randn(2, 3, 32, 32))
     assert out.logits.shape == (2, 5)
-    out.logits.square().sum().backward()
+    loss = out.logits.square().sum()
+    (loss if out.dense is None else loss + out.dense.square().sum()).backward()
     without = [key for key, p in model.named_parameters() if p.requires_grad and p.grad is None]
     assert without == []
 

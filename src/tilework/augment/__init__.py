@@ -6,6 +6,7 @@ from tilework.augment.crop import CentreCrop, RandomResizedCrop
 from tilework.augment.embed import Embed
 from tilework.augment.erase import Erase
 from tilework.augment.flip import Flip
+from tilework.augment.mix_token import MixToken
 from tilework.augment.mixing import CutMix, CutMixOrMixup, Mixup
 from tilework.augment.noise import EmbeddingNoise
 from tilework.augment.normalise import Normalise
@@ -26,6 +27,7 @@ __all__ = [
     "Erase",
     "Flip",
     "LikePixels",
+    "MixToken",
     "Mixup",
     "Normalise",
     "RandAugment",

@@ -37,6 +37,8 @@ class Adapter:
         """A trained one, for the codes of a store."""
         if codebook is None or not codebook.shape[1]:
             raise ConfigError("TokenAdapt needs code vectors", "train on a token store that has them")
+        if path == Path():
+            raise ConfigError("this recipe needs a trained TokenAdapt", "give --adapter OUT/token_adapt")
         network, known = load_adapter(path)
         check_codes(codebook, known, path, numbered=network.codes > 0)
         return Adapter(network.to(codebook.device), codebook)

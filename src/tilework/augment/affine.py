@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.augment.crop import RandomResizedCrop
+from tilework.core.affine import follow
 from tilework.core.batch import Batch
 from tilework.core.rng import Draws
 
@@ -48,12 +49,6 @@ class Geometry:
         shift = v[:, 1:3] * (2 * self.translate)  # the side is 2 long
         rows = [torch.stack([cos, cos * shear - sin], -1), torch.stack([sin, sin * shear + cos], -1)]
         return torch.cat([torch.stack(rows, 1), shift[..., None]], -1)
-
-
-def follow(first: Tensor, second: Tensor) -> Tensor:
-    """The map of doing one thing to an image and then another. Each (B, 2, 3) output to input."""
-    linear, shift = first[:, :, :2], first[:, :, 2:]
-    return torch.cat([linear @ second[:, :, :2], linear @ second[:, :, 2:] + shift], -1)
 
 
 def warp(x: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:

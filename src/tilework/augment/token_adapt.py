@@ -42,11 +42,11 @@ class Adapting:
 
 @dataclass(frozen=True)
 class LikePixels(Augment):
-    """Codes to code vectors: for a share of every batch crop, turn, flip and mixing as of pixels, by what a subclass
-    says, for the rest crop and CutMix as of tokens; colours of both change after the look-up and before any mixing.
+    """Codes to code vectors, a share of every batch augmented as pixels are, by what a subclass says.
 
-    Batches are shuffled, so that a fixed share of places is a random share of samples, and nothing is counted on the
-    device.
+    Those are cropped, turned, flipped and mixed; the rest is cropped and mixed as tokens. Colours of both change after
+    the look-up and before any mixing. Batches are shuffled, so that a fixed share of places is a random share of
+    samples, and nothing is counted on the device.
     """
 
     stages: ClassVar[tuple[Stage, ...]] = ("ids",)
@@ -83,7 +83,7 @@ class LikePixels(Augment):
     def sample(self, draws: Draws, batch: Batch) -> Adapting:
         """Places, shares and colours of every sample."""
         if self.codebook is None:
-            raise ConfigError("an augmentation like pixels' was not given a codebook", "call bind(codebook) first")
+            raise ConfigError("an augmentation of codes was not given a codebook", "call bind(codebook) first")
         count, (h, w) = round(self.share * len(batch.x)), self.size
         first, rest = (replace(draws, index=draws.index[part]) for part in (slice(count), slice(count, None)))
         own = self.mixing.own(first, (2 * h, 2 * w))
@@ -100,7 +100,7 @@ class LikePixels(Augment):
     def apply(self, batch: Batch, p: Adapting) -> Batch:
         """x: (B, H, W) codes to (B, C, h, w); labels and columns follow."""
         if self.move is None or self.codebook is None or self.table is None:
-            raise ConfigError("an augmentation like pixels' was not given a codebook", "call bind(codebook) first")
+            raise ConfigError("an augmentation of codes was not given a codebook", "call bind(codebook) first")
         count, size = len(p.affine), self.size
         place = torch.arange(len(batch.x), device=batch.x.device)
         mix = Mix(torch.cat([place[:count].roll(1), place[count:].roll(1)]), p.own)

@@ -33,16 +33,16 @@ class CodeCut(Augment):
     def sample(self, draws: Draws, batch: Batch) -> Tensor:
         """Top and left of each box, (B, 2)."""
         (height, width), (h, w) = batch.x.shape[1:], self.size
-        if h > height or w > width:
+        if not (0 < h <= height and 0 < w <= width):
             raise ConfigError(f"a cut of {h}x{w} does not fit a grid of {height}x{width}", "choose a smaller size")
-        room = torch.tensor([height - h + 1, width - w + 1], device=batch.x.device)
-        return (draws.uniform("code_cut", 2) * room).long()
+        u = draws.uniform("code_cut", 2)
+        return torch.stack([u[:, 0] * (height - h + 1), u[:, 1] * (width - w + 1)], 1).long()
 
     def affine(self, p: Tensor, grid: tuple[int, int]) -> Tensor:
         """The boxes as output-to-input maps, (B, 2, 3)."""
         (height, width), (h, w) = grid, self.size
-        sides = torch.tensor([h / height, w / width], device=p.device).expand(len(p), 2)
-        return box_affine(p[:, 0] / height, p[:, 1] / width, *sides.unbind(1))
+        top, left = p[:, 0] / height, p[:, 1] / width
+        return box_affine(top, left, torch.full_like(top, h / height), torch.full_like(left, w / width))
 
     def apply(self, batch: Batch, p: Tensor) -> Batch:
         """x: (B, H, W) to (B, h, w); columns follow."""

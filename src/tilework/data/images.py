@@ -215,6 +215,11 @@ class ImageSource:
         """Class names in the order of their numbers."""
         return self.folder.classes
 
+    @property
+    def labels(self) -> np.ndarray:
+        """Class numbers, (N,)."""
+        return self.folder.labels
+
     def __len__(self) -> int:
         return len(self.folder)
 

@@ -11,15 +11,19 @@ from tilework.core.rng import words
 from tilework.data.source import Source
 
 
+def part_of(total: int, count: int) -> np.ndarray:
+    """Numbers of `count` samples out of all, in order, (count,); more of them hold every fewer."""
+    if not 0 < count <= total:
+        raise ConfigError(f"{count} samples were asked for, the data have {total}", "lower 'samples'")
+    drawn = words(0, 0, np.arange(total), "part", 2)  # (total, 2)
+    return np.sort(np.lexsort((drawn[:, 1], drawn[:, 0]))[:count])
+
+
 class Part:
     """`count` samples of a source; a larger part holds every smaller one."""
 
     def __init__(self, source: Source, count: int) -> None:
-        if not 0 < count <= len(source):
-            raise ConfigError(f"{count} samples were asked for, the data have {len(source)}", "lower 'samples'")
-        self.source = source
-        drawn = words(0, 0, np.arange(len(source)), "part", 2)  # (N, 2)
-        self.index = np.sort(np.lexsort((drawn[:, 1], drawn[:, 0]))[:count])
+        self.source, self.index = source, part_of(len(source), count)
 
     @property
     def stage(self) -> Stage:
@@ -50,5 +54,5 @@ class Part:
         return len(self.index)
 
     def batch(self, index: np.ndarray) -> Batch:
-        """Samples by their number in the part; they keep their global index. index: (B,) int64."""
+        """Samples by their number in the part. index: (B,) int64."""
         return self.source.batch(self.index[index])

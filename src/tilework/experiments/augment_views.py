@@ -25,11 +25,10 @@ from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import new_directory, write, write_json
 from tilework.core.rng import Draws
-from tilework.data import Source, TokenSource
+from tilework.data import ImageSource, TokenSource
 from tilework.evaluation import linear_accuracy
 from tilework.models import Model
-from tilework.recipes.build import bind, load_run, open_source, run_place
-from tilework.recipes.codes import Codes
+from tilework.recipes.build import bind, load_run, open_source, run_codes, run_place
 from tilework.report import curves, rows_of_pictures, scatter_panels
 from tilework.tokenizers import Tokenizer, load_tokenizer
 from tilework.tokenizers.decode_encode import mixed
@@ -86,12 +85,12 @@ class Views:
         """Changes of colour on code vectors, decoded."""
         z = self.lookup(batch.x)
         torch.manual_seed(0)
-        noise, constant = torch.randn_like(z), torch.randn(len(z), z.shape[1], 1, 1, device=z.device)
-        mean = z.mean((1, 2, 3), keepdim=True)
+        scale = self.codebook.std()  # of code vectors: noise is as strong as where they are standardised
+        noise, constant = scale * torch.randn_like(z), scale * torch.randn(len(z), z.shape[1], 1, 1, device=z.device)
         changed = {
             "original": z,
-            "brightness 0.2": 1.2 * z,
-            "contrast 0.2": 1.2 * (z - mean) + mean,
+            "brightness 0.2": z + 0.2 * scale,
+            "contrast 1.2": 1.2 * z,
             "noise (A.1)": z + noise,
             "constants (A.2)": z + constant,
             "Emb-Noise": z + noise + constant,
@@ -143,7 +142,7 @@ def augment_views(
                 for name, (x, y) in panels.items()
             }
             write(root / "separability.png", scatter_panels(points))
-            write(root / "curves.png", curves({path.name: _log(path) for path in runs}))
+            write(root / "curves.png", curves({str(path): _log(path) for path in runs}))
         write_json(root / "results.json", found)
     return found
 
@@ -156,7 +155,8 @@ def token_features(
     run, spec, model = load_run(path)
     if not isinstance(model, Model) or spec.stage != "ids" or spec.stored != source.grid:
         raise InputError(f"{path} is no classifier of such codes", "give a run on a store of the same tokenizer")
-    table = Codes.read(path, spec.codebook).table_for(source.codebook, path) if source.codebook is not None else None
+    codes = run_codes(path, run, spec)
+    table = None if codes is None or source.codebook is None else codes.table_for(source.codebook, path)
     steps = bind((*run.evaluation, *run.objective.inlet()), source, device, table)
     model.to(device).eval()
     found, labels = [], []
@@ -181,7 +181,7 @@ def pixel_features(path: Path, images: Path, device: torch.device) -> tuple[Tens
     run, spec, model = load_run(run_place(path))
     if not isinstance(model, Model) or spec.stage != "pixels":
         raise InputError(f"{path} is no classifier of pixels", "give a run on images")
-    source = open_source(images, run.size, run.max_broken, spec.classes, quiet=True)
+    source = ImageSource.load(images, run.size, spec.classes, run.max_broken)
     steps = bind(run.evaluation, source, device)
     model.to(device).eval()
     found, labels = [], []
@@ -209,17 +209,12 @@ def projected(x: Tensor) -> np.ndarray:
     return (centred @ torch.linalg.svd(centred, full_matrices=False)[2][:2].T).cpu().numpy()
 
 
-def _some_of_each(source: Source) -> list[Batch]:
+def _some_of_each(source: TokenSource | ImageSource) -> list[Batch]:
     """The first samples of some classes, spread over all, in batches by class."""
-    labels = _labels(source)
+    labels = source.labels
     chosen = np.linspace(0, len(source.classes) - 1, min(CLASSES, len(source.classes))).round().astype(int)
     parts = [np.flatnonzero(labels == label)[:EACH] for label in chosen]
     return [source.batch(part) for part in parts if len(part)]
-
-
-def _labels(source: Source) -> np.ndarray:
-    known = getattr(source, "labels", None)
-    return np.asarray(known if known is not None else source.folder.labels)  # type: ignore[attr-defined]
 
 
 def _arrays(rows: dict[str, Tensor]) -> dict[str, np.ndarray]:

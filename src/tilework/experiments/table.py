@@ -5,6 +5,8 @@ Rows are written "NAME: RECIPE [SETTING ...] [start=RUN] [@SEEDS]", or RECIPE al
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +28,7 @@ from tilework.experiments.runner import (
     with_seed,
 )
 from tilework.experiments.statistics import pooled_deviation, resolvable
-from tilework.recipes import Chain, Run, chains, check_links, equip, equip_chain, plan, recipes
+from tilework.recipes import Chain, Link, Run, chains, check_links, equip, equip_chain, plan, recipes
 from tilework.train.log import counted, notice
 
 RESULTS, TABLE = "results.json", "table.md"
@@ -88,12 +90,14 @@ class Table:
             last = row.run.links[-1].run if isinstance(row.run, Chain) else row.run
             if not last.objective.labels:
                 raise ConfigError(f"row '{row.name}' trains no classifier", "use a chain that ends in one")
-            if isinstance(row.run, Chain):
-                check_links(row.run, [self.data] * row.links, self._judges(row), row.start)
+            whole = row.run if isinstance(row.run, Chain) else Chain((Link("run", row.run),))
+            check_links(whole, [self.data] * row.links, self._judges(row), row.start)
         return rows
 
     def run(self) -> dict[str, Any]:
         """All rows, seed by seed, so that every row has a number early; returns what results.json holds."""
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ConfigError("a table is not run under torchrun", "start the same command several times")
         rows = self.rows()
         make_directory(self.out)
         places = {name: None if p is None else str(p) for name, p in self._places().items()}
@@ -110,8 +114,13 @@ class Table:
 
     def _row(self, line: str) -> Row:
         name, colon, rest = line.partition(": ")
-        words = (rest if colon else line).replace("@", " @").split()
-        seeds = words.pop().removeprefix("@") if words and words[-1].startswith("@") else "1"
+        text, at, seeds = (rest if colon else line).rpartition("@")
+        if not at or "/" in seeds or "=" in seeds:  # a sign inside a setting
+            text, seeds = rest if colon else line, "1"
+        try:
+            words = shlex.split(text)
+        except ValueError:
+            words = []
         if not words or not (seeds.isdecimal() and int(seeds) > 0):
             raise ConfigError(f"row '{line}' makes no sense", "write 'NAME: RECIPE SETTING ... @SEEDS'")
         recipe, *settings = words
@@ -148,7 +157,7 @@ class Table:
         )
 
     def _report(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> dict[str, Any]:
-        summary = summarise(outcomes)
+        summary = summarise(sorted(outcomes, key=lambda o: [row.name for row in rows].index(o.trial.row)))
         deviation, degrees = pooled_deviation([row["top1"] for row in summary.values()])
         lines = dict(zip((row.name for row in rows), self.lines, strict=True))
         table = [

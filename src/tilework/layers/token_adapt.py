@@ -5,6 +5,8 @@ B batch | C code dim | H, W code grid | D width | K codes
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor, nn
 
@@ -64,5 +66,10 @@ class TokenAdaptNetwork(nn.Module):
     def _mix(self, block: Block, x: Tensor) -> Tensor:
         """A block of attention with fixed positions. x: (B, H, W, D); returns (B, D, H, W)."""
         batch, height, columns, width = x.shape
-        tokens = x.flatten(1, 2) + sincos_positions(width, height, columns).to(x)
+        tokens = x.flatten(1, 2) + _positions(width, height, columns, x.device).to(x.dtype)
         return block(tokens)[0].transpose(1, 2).reshape(batch, width, height, columns)
+
+
+@lru_cache(maxsize=16)
+def _positions(width: int, height: int, columns: int, device: torch.device) -> Tensor:
+    return sincos_positions(width, height, columns).to(device)

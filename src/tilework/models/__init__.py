@@ -1,5 +1,6 @@
 """Whole networks: `create_model(name, ...)`, and weights for them: `adopt(model, read_weights(path))`."""
 
+from tilework.models.efficientnet_lite import EfficientnetLite0, EfficientnetLite0Config
 from tilework.models.model import Model, ModelConfig, Output
 from tilework.models.resnet import Resnet, ResnetConfig
 from tilework.models.timm_bridge import TimmConfig, TimmModel
@@ -10,6 +11,8 @@ from tilework.models.zoo import create_model, preset, presets
 
 __all__ = [
     "Adopted",
+    "EfficientnetLite0",
+    "EfficientnetLite0Config",
     "Model",
     "ModelConfig",
     "Output",

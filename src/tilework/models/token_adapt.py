@@ -25,6 +25,10 @@ class TokenAdaptModelConfig(ModelConfig):
     heads: int = 6
     codes: int = 0  # ends in logits of that many, as published; 0: in code vectors, for any cut of the codebook
 
+    def __post_init__(self) -> None:
+        if self.codes < 0:
+            raise ValueError(f"codes is {self.codes} but must not be negative")
+
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> TokenAdaptModel:
         """The network, whatever the images."""
         return TokenAdaptModel(self.code_dim, self.width, self.heads, self.codes)

@@ -6,6 +6,8 @@ from tilework.objectives.classify_scored import ClassifyScored, ClassifyScoredCo
 from tilework.objectives.masked import Masked, MaskedConfig
 from tilework.objectives.objective import Combined, Objective, ObjectiveConfig, soft_cross_entropy
 from tilework.objectives.reconstruct import Reconstruct, ReconstructConfig
+from tilework.objectives.relabel import Relabel, RelabelConfig
+from tilework.objectives.token_label import TokenLabel, TokenLabelConfig
 
 __all__ = [
     "Adapt",
@@ -21,5 +23,9 @@ __all__ = [
     "ObjectiveConfig",
     "Reconstruct",
     "ReconstructConfig",
+    "Relabel",
+    "RelabelConfig",
+    "TokenLabel",
+    "TokenLabelConfig",
     "soft_cross_entropy",
 ]

@@ -55,6 +55,8 @@ class MaskedConfig(ObjectiveConfig):
             raise ValueError("a mask ratio of 0 leaves nothing to predict")
         if self.deviation <= 0:
             raise ValueError(f"deviation is {self.deviation} but must be positive")
+        if not 0 <= self.smoothing < 1 or min(self.width, self.depth, self.heads) < 1:
+            raise ValueError("smoothing must lie in [0, 1), and width, depth and heads must be at least 1")
 
     @property
     def learns_table(self) -> bool:
@@ -84,7 +86,7 @@ class Masked(Objective):
         super().__init__()
         self.model, self.config = model, config
         start = torch.randn_like(vectors) * vectors.std() if config.table == "random" else vectors.clone()
-        self.table = nn.Parameter(start, requires_grad=config.table != "frozen")  # (K, C)
+        self.table = nn.Parameter(start, requires_grad=config.learns_table)  # (K, C)
         self.bias = nn.Parameter(torch.zeros(len(vectors)))
         self.hidden_code = nn.Parameter(torch.zeros(vectors.shape[1])) if config.hidden == "partly" else None
         self.patch, width = _visible_patch(model, vectors.shape[1])
@@ -133,15 +135,14 @@ class Masked(Objective):
     def _vectors(self, model: nn.Module, ids: Tensor, order: Tensor, count: int) -> Tensor:
         """What the decoder says of every patch, (B, N, p, C)."""
         x = F.embedding(ids.long(), self.table).permute(0, 3, 1, 2)  # (B, C, H, W)
-        seen = order.shape[1] - count
+        seen = kept = order.shape[1] - count
         if self.hidden_code is not None:  # MAGE: the encoder gets a fixed number, some of them without their codes
             kept = max(seen, order.shape[1] - self._hidden_count(self.config.ratio[0]))
             rank = order.argsort(1).view(-1, 1, *self.model.grid)  # (B, 1, h, w)
             hidden = (rank >= seen).repeat_interleave(self.patch, 2).repeat_interleave(self.patch, 3)
             x = torch.where(hidden, self.hidden_code[:, None, None].to(x.dtype), x)
-            seen = kept
-        out = model(x, keep=order[:, :seen])
-        return self.decoder(out.logits, out.tokens, order.argsort(1))
+        out = model(x, keep=order[:, :kept])
+        return self.decoder(out.logits, out.tokens[:, :seen], order.argsort(1))
 
     def _by_patch(self, ids: Tensor) -> Tensor:
         """Codes in the order of their patches, (B, N, p). ids: (B, H, W)."""
@@ -184,7 +185,7 @@ class Masked(Objective):
 
     def learnt_table(self) -> Tensor | None:
         """The vectors of the codes, unless they are the codebook still."""
-        return None if self.config.table == "frozen" else self.table.detach()
+        return self.table.detach() if self.config.learns_table else None
 
 
 def sample_ratio(config: MaskedConfig, draws: Draws) -> float:

@@ -53,6 +53,7 @@ class ObjectiveConfig:
     choices: ClassVar[Registry[type[ObjectiveConfig]]] = Registry("objective")
 
     labels: ClassVar[bool] = True  # whether its model tells classes apart
+    columns: ClassVar[tuple[str, ...]] = ()  # of the data that it needs
 
     @property
     def learns_table(self) -> bool:

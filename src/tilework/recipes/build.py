@@ -23,6 +23,7 @@ from tilework.core.errors import ConfigError, DamageError, InputError, OutputErr
 from tilework.core.files import is_free, locked, make_directory, write, write_json
 from tilework.core.rng import Draws
 from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
+from tilework.data.part import part_of
 from tilework.evaluation import Classification, average, classify, features, knn_accuracy, linear_accuracy
 from tilework.models import Model
 from tilework.models.weights import adopt, read_weights
@@ -59,9 +60,14 @@ def is_store(path: Path) -> bool:
 
 
 def open_source(
-    path: Path, size: tuple[int, int], max_broken: float, classes: tuple[str, ...] | None = None, quiet: bool = False
+    path: Path,
+    size: tuple[int, int],
+    max_broken: float,
+    classes: tuple[str, ...] | None = None,
+    quiet: bool = False,
+    samples: int = 0,
 ) -> Source:
-    """A token store or a folder of images, whichever is there."""
+    """A token store or a folder of images, whichever is there. samples: of the images, drawn at random; 0: all."""
     if not path.exists():
         raise InputError(f"no such data: {path}", "give a token store or a folder of images")
     if is_store(path):
@@ -74,7 +80,9 @@ def open_source(
         bar[0].update(done)
 
     try:
-        return ImageSource.load(path, size, classes, max_broken, progress)
+        folder = ImageFolder.open(path, classes)
+        chosen = folder.take(part_of(len(folder), samples)) if samples else folder
+        return ImageSource.read(chosen, size, max_broken, progress)
     finally:
         for one in bar:
             one.close()
@@ -111,8 +119,8 @@ def build_objective(run: Run, model: nn.Module, codebook: Tensor | None = None) 
     if not run.extra:
         return main
     names = [ObjectiveConfig.choices.name_of(type(extra.objective)) for extra in run.extra]
-    if any(extra.objective.inlet() for extra in run.extra):
-        raise ConfigError("an objective that takes codes cannot be an extra one", "make it the objective of a run")
+    if any(one.inlet() for one in (run.objective, *(extra.objective for extra in run.extra))):
+        raise ConfigError("an objective that takes codes stands alone", "leave run.extra empty")
     built = [(extra.weight, extra.objective.build(model, codebook)) for extra in run.extra]
     parts = dict(zip(names, built, strict=True))
     return Combined(main, parts)
@@ -140,10 +148,7 @@ class Start:
         run, spec, checkpoint = _open_run(path)
         with torch.device("meta"):
             model = run.model.build(spec.channels, spec.grid, len(spec.classes))
-        place = checkpoint.parents[1]
-        codes = Codes.read(place, spec.codebook) if spec.codebook else None
-        if run.objective.learns_table and not (place / RESULTS).is_file():
-            raise InputError(f"{place} has not finished: its vectors of codes are kept at the end", "wait for it")
+        codes = run_codes(path, run, spec)
         return Start(path, model_tensors(checkpoint), spec.classes, getattr(model, "grid", None), codes)
 
     def table_for(self, source: Source) -> Tensor | None:
@@ -195,6 +200,8 @@ def check_data(
     if (trained.channels, trained.grid) != (spec.channels, spec.grid):
         found, wanted = (f"{s.channels} channels on {s.grid[0]}x{s.grid[1]}" for s in (trained, spec))
         raise ConfigError(f"training ends in {found}, evaluation in {wanted}", "change the crops of both")
+    if run.fit.ema and run.objective.learns_table:
+        raise ConfigError("the vectors of codes are not averaged with the weights", "set fit.ema=0")
     if len(source) < run.fit.batch:
         raise ConfigError(f"{len(source)} samples do not fill a batch of {run.fit.batch}", "lower fit.batch")
     return spec, model
@@ -215,9 +222,9 @@ def prepare(
         _claim(out, run, start)
     begin = None if start is None else Start.read(start)
     quiet_here = quiet or not place.leads
-    whole = open_source(data, run.size, run.max_broken, quiet=quiet_here)
+    whole = open_source(data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples)
     judge = None if val is None else open_source(val, run.size, run.max_broken, whole.classes, quiet_here)
-    source = Part(whole, run.samples) if run.samples else whole
+    source = Part(whole, run.samples) if run.samples and isinstance(whole, TokenSource) else whole
     spec, model = check_data(run, source, judge, data, val)
     if begin is not None:
         begin.fill(model, source.classes, quiet_here)
@@ -230,7 +237,10 @@ def prepare(
         write(out / CONFIG, to_yaml(run).encode())
         paths = {"train": data, "val": val, "start": _from(out, start)}
         write_json(out / DATA, {**asdict(spec), **{k: str(v) if v else None for k, v in paths.items()}})
-        if isinstance(whole, TokenSource) and not (out / CODEBOOK).is_file():  # a finished run's has its table
+        if (out / CODEBOOK).is_file():  # with the table, if the run has finished
+            if not _same_codes(out, spec.codebook):
+                raise OutputError(f"{out} was trained on other codes", "choose another --out")
+        elif isinstance(whole, TokenSource):
             used = torch.from_numpy(whole.store.used)
             Codes(torch.from_numpy(whole.store.codebook), used, table).write(out)
         broken = [asdict(b) for s in (whole, judge) for b in getattr(s, "broken", ())]
@@ -328,6 +338,7 @@ def train_in(
             if (table := job.objective.learnt_table()) is not None:
                 replace(Codes.read(out, digest(job.source.codebook)), table=table).write(out)
             write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
+    place.wait()  # a run that starts from this one reads what was just written
     return result
 
 
@@ -346,6 +357,21 @@ def run_place(path: Path) -> Path:
     if (path / "chain.yaml").is_file():
         return max((p for p in path.glob("[1-9]-*") if (p / CONFIG).is_file()), default=path)
     return path
+
+
+def run_codes(path: Path, run: Run, spec: DataSpec) -> Codes | None:
+    """The codes of a run, with the vectors that it learnt for them; None for pixels."""
+    place = run_place(path)
+    if run.objective.learns_table and not (place / RESULTS).is_file():
+        raise InputError(f"{place} has not finished: its vectors of codes are kept at the end", "wait for it")
+    return Codes.read(place, spec.codebook) if spec.codebook else None
+
+
+def _same_codes(path: Path, expected: str) -> bool:
+    try:
+        return Codes.read(path, expected) is not None
+    except DamageError:
+        return False
 
 
 def _open_run(path: Path) -> tuple[Run, DataSpec, Path]:
@@ -402,7 +428,7 @@ def probe_run(
         raise InputError(f"{path} trained a {type(model).__name__}", "give the run of a classifier or an encoder")
     source = open_source(Path(data), run.size, run.max_broken, quiet=True)
     judge = open_source(Path(val), run.size, run.max_broken, source.classes, quiet=True)
-    codes = Codes.read(path, spec.codebook) if spec.codebook else None
+    codes = run_codes(path, run, spec)
     steps = (*run.evaluation, *run.objective.inlet())
     found = []
     for part, name in ((source, data), (judge, val)):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from tilework.core.config import encode, read_yaml, to_yaml
 from tilework.core.distributed import world
@@ -14,6 +15,7 @@ from tilework.core.files import is_free, make_directory, write, write_json
 from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
 from tilework.models import Model
 from tilework.recipes.build import RESULTS, Start, check_data, is_store, train_in
+from tilework.recipes.codes import Codes
 from tilework.recipes.run import Chain
 from tilework.store import Store
 from tilework.train import Result
@@ -85,7 +87,10 @@ def check_links(chain: Chain, data: Sequence[Path], val: Sequence[Path | None], 
             raise ConfigError(f"link '{link.name}' trains a {type(model).__name__}", "chain classifiers only")
         if before is not None:
             before.fill(model, source.classes)
-        before = Start(Path(link.name), model.state_dict(), source.classes, model.grid)
+            before.table_for(source)
+        book = source.codebook if link.run.objective.learns_table else None
+        codes = None if book is None else Codes(book, torch.arange(len(book)), book)
+        before = Start(Path(link.name), model.state_dict(), source.classes, model.grid, codes)
 
 
 def _glance(path: Path, size: tuple[int, int], classes: tuple[str, ...] | None = None) -> Source:

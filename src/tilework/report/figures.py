@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def curves(logs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "val_t
     """Training loss and validation accuracy over steps, one colour per run. logs: lines of log.jsonl by run."""
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for colour, (name, lines) in zip(COLOURS, logs.items(), strict=False):
+    for colour, (name, lines) in zip(cycle(COLOURS), logs.items(), strict=False):
         loss = [(line["step"], line["loss"]) for line in lines if "loss" in line]
         accuracy = [(line["step"], 100 * line[metric]) for line in lines if metric in line]
         left.plot(

@@ -1,0 +1,40 @@
+"""ReLabel: the label of a crop is what the map says of it (Yun et al., 2021), not that of the whole image.
+
+B batch | K classes
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from tilework.core.batch import Batch, Target
+from tilework.core.rng import Draws
+from tilework.objectives.classify import Classify, ClassifyConfig
+from tilework.objectives.objective import ObjectiveConfig, soft_cross_entropy
+from tilework.objectives.token_label import COLUMN, label_map
+
+
+@ObjectiveConfig.choices.add("relabel")
+@dataclass(frozen=True)
+class RelabelConfig(ClassifyConfig):
+    """Settings of ReLabel."""
+
+    columns: ClassVar[tuple[str, ...]] = (COLUMN,)
+
+    def build(self, model: nn.Module, codebook: Tensor | None = None) -> Relabel:
+        """The objective around a classifier."""
+        return Relabel(model, self.smoothing)
+
+
+class Relabel(Classify):
+    """Cross-entropy of the class logits with the map pooled over the crop."""
+
+    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """Mean loss."""
+        out = self.model(batch.x, mix=batch.mix)
+        pooled = label_map(batch).target(1, 1)
+        target = Target(pooled.ids[:, 0], pooled.weight[:, 0])  # (B, M)
+        return {"loss": soft_cross_entropy(out.logits, target, self.smoothing).mean()}

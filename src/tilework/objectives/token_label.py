@@ -1,0 +1,60 @@
+"""Token labelling: every token learns the label of its place, the class token that of the image (LV-ViT, eq. 5).
+
+B batch | N tokens | K classes
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from tilework.core.batch import Batch
+from tilework.core.errors import ConfigError
+from tilework.core.rng import Draws
+from tilework.data.score_map import ScoreMap
+from tilework.models import Model
+from tilework.objectives.classify import Classify, ClassifyConfig
+from tilework.objectives.objective import ObjectiveConfig, soft_cross_entropy
+
+COLUMN = "label_map"
+
+
+def label_map(batch: Batch) -> ScoreMap:
+    """The label maps of a batch."""
+    column = batch.columns.get(COLUMN)
+    if not isinstance(column, ScoreMap):
+        raise ConfigError("the data have no label maps", "make them with 'tilework annotate'")
+    return column
+
+
+@ObjectiveConfig.choices.add("token_label")
+@dataclass(frozen=True)
+class TokenLabelConfig(ClassifyConfig):
+    """Settings of token labelling."""
+
+    columns: ClassVar[tuple[str, ...]] = (COLUMN,)
+    class_weight: float = 1.0
+    dense_weight: float = 0.5
+
+    def build(self, model: nn.Module, codebook: Tensor | None = None) -> TokenLabel:
+        """The objective around a classifier with a dense head."""
+        if not isinstance(model, Model) or getattr(model, "aux_head", None) is None:
+            raise ConfigError(f"a {type(model).__name__} has no head for every token", "set model.dense=true")
+        return TokenLabel(model, self)
+
+
+class TokenLabel(Classify):
+    """Weighted sum of the class loss and the mean loss of the tokens."""
+
+    def __init__(self, model: nn.Module, config: TokenLabelConfig) -> None:
+        super().__init__(model, config.smoothing)
+        self.weights = (config.class_weight, config.dense_weight)
+
+    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """Mean losses."""
+        out = self.model(batch.x, mix=batch.mix)
+        whole = soft_cross_entropy(out.logits, batch.target, self.smoothing).mean()
+        dense = soft_cross_entropy(out.dense, label_map(batch).target(*out.grid), self.smoothing).mean()
+        return {"loss": self.weights[0] * whole + self.weights[1] * dense, "class": whole, "dense": dense}

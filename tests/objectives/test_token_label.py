@@ -1,0 +1,113 @@
+"""Token labelling and ReLabel against plain formulas; MixToken: labels move or predictions go back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tilework.augment import MixToken, apply_all
+from tilework.core.batch import Batch, Target
+from tilework.core.errors import ConfigError
+from tilework.core.rng import Draws
+from tilework.data.score_map import ScoreMap
+from tilework.layers.stems import PatchStemConfig
+from tilework.models import Vit, VitConfig
+from tilework.objectives import Classify, RelabelConfig, TokenLabelConfig
+
+CLASSES = 7
+CONFIG = VitConfig(width=16, depth=2, heads=2, dense=True, stem=PatchStemConfig(8))
+
+
+def network() -> Vit:
+    torch.manual_seed(0)
+    model = CONFIG.build(3, (32, 32), CLASSES)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def make_batch(count: int = 4) -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.rand(count, 4, 4, CLASSES, generator=generator).argsort(-1)[..., :3]
+    scores = torch.rand(count, 4, 4, 3, generator=generator) / 3
+    x = torch.randn(count, 3, 32, 32, generator=generator)
+    columns = {"label_map": ScoreMap(ids, scores)}
+    return Batch(x, Target.hard(torch.arange(count) % CLASSES), torch.arange(count), columns)
+
+
+def soft(target: Target) -> Tensor:
+    return torch.zeros(*target.ids.shape[:-1], CLASSES).scatter_add_(-1, target.ids, target.weight)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    labels = (1 - smoothing) * labels + smoothing / CLASSES
+    return -(labels * logits.log_softmax(-1)).sum(-1)
+
+
+def test_loss_is_the_weighted_sum_of_both_heads() -> None:
+    batch, model = make_batch(), network()
+    objective = TokenLabelConfig(smoothing=0.1, class_weight=0.7, dense_weight=0.3).build(model).train()
+    out = objective(batch, Draws(0, 0, batch.index))
+    said = model(batch.x)
+    maps = batch.columns["label_map"]
+    assert isinstance(maps, ScoreMap)
+    dense = torch.zeros(4, 16, CLASSES).scatter_add_(2, maps.ids.flatten(1, 2), maps.scores.flatten(1, 2))
+    dense = dense / dense.sum(-1, keepdim=True)
+    whole = cross_entropy(said.logits, soft(batch.target), 0.1).mean()
+    tokens = cross_entropy(said.dense, dense, 0.1).mean()
+    assert torch.allclose(out["class"], whole, atol=1e-5)
+    assert torch.allclose(out["dense"], tokens, atol=1e-5)
+    assert torch.allclose(out["loss"], 0.7 * whole + 0.3 * tokens, atol=1e-5)
+    out["loss"].backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_defaults_are_one_and_a_half() -> None:
+    assert (TokenLabelConfig().class_weight, TokenLabelConfig().dense_weight) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_moving_labels_or_pasting_predictions_back_is_the_same(seed: int) -> None:
+    batch, model = make_batch(), network()
+    objective = TokenLabelConfig(smoothing=0.0).build(model).train()
+    draws = Draws(seed, 0, batch.index, step=seed)
+    mixed = apply_all([MixToken((4, 4))], batch, draws)
+    assert mixed.mix is not None
+    found = objective(mixed, draws)
+    said = model(batch.x, mix=mixed.mix)
+    maps = batch.columns["label_map"]
+    assert isinstance(maps, ScoreMap)
+    plain = soft(maps.target(4, 4))
+    back = said.dense.flip(0)  # predictions of the pasted tokens return to their own image
+    own = mixed.mix.own.flatten(1)
+    loss = (own * cross_entropy(said.dense, plain, 0) + (1 - own.flip(0)) * cross_entropy(back, plain, 0)).sum() / 64
+    assert torch.allclose(found["dense"], loss, atol=1e-6)
+    share = float(own[0].mean())
+    labels = share * soft(batch.target) + (1 - share) * soft(batch.target).flip(0)
+    assert torch.allclose(found["class"], cross_entropy(said.logits, labels, 0).mean(), atol=1e-6)
+
+
+def test_relabel_is_the_pooled_map() -> None:
+    batch, model = make_batch(), network()
+    out = RelabelConfig(smoothing=0.0).build(model).train()(batch, Draws(0, 0, batch.index))
+    maps = batch.columns["label_map"]
+    assert isinstance(maps, ScoreMap)
+    pooled = torch.zeros(4, CLASSES).scatter_add_(1, maps.ids.flatten(1), maps.scores.flatten(1))
+    pooled = pooled / pooled.sum(-1, keepdim=True)
+    assert torch.allclose(out["loss"], cross_entropy(model(batch.x).logits, pooled, 0).mean(), atol=1e-5)
+
+
+def test_scores_are_those_of_classification() -> None:
+    batch, model = make_batch(), network().eval()
+    one, other = TokenLabelConfig().build(model).score(model, batch), Classify(model).score(model, batch)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_what_is_missing_is_said() -> None:
+    batch = make_batch()
+    with pytest.raises(ConfigError, match="annotate"):
+        TokenLabelConfig().build(network())(batch.changed(columns={}), Draws(0, 0, batch.index))
+    with pytest.raises(ConfigError, match=r"model\.dense"):
+        TokenLabelConfig().build(VitConfig(width=16, depth=1, heads=2, stem=PatchStemConfig(8)).build(3, (32, 32), 3))
