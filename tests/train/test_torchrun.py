@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 SETTINGS = [
     "fit.batch=12",
@@ -53,3 +55,19 @@ def test_two_processes_equal_one_and_resume(store: Path, val_store: Path, tmp_pa
     (two / "checkpoints/latest").write_text("step-00000006\n")
     torchrun(command(store, val_store, two))
     assert log(two) == b
+
+
+def test_a_chain_hands_the_learnt_table_to_every_process(store: Path, tmp_path: Path) -> None:
+    """Masked token modelling, then classification: both processes start from the finished first link."""
+    settings = ["fit.epochs=0", "fit.steps=2", "fit.batch=12", "model.width=16", "model.heads=2", "model.depth=1"]
+    words = [f"links.{i}.run.{setting}" for i in (0, 1) for setting in [*settings, "codes=null"]]
+    words += ["links.0.run.objective.width=16", "links.0.run.objective.heads=2", "links.0.run.augment.0.size=[8,8]"]
+    words += ["links.0.run.evaluation.0.size=[8,8]", "links.1.run.augment.1.size=[8,8]"]
+    words += ["links.1.run.evaluation.1.size=[8,8]"]
+    out = tmp_path / "chain"
+    data = ["--data", str(store), str(store), "--val", "none", "none", "--out", str(out), "--device", "cpu"]
+    torchrun(["-m", "tilework", "train", "mtm_to_seit_cpu", *words, *data])
+    first, second = (load_file(out / name / "codebook.safetensors") for name in ("1-pretrain", "2-tune"))
+    assert torch.equal(first["table"], second["table"])
+    assert not torch.equal(first["table"], first["codebook"])
+    assert (out / "2-tune/results.json").is_file()

@@ -6,7 +6,7 @@ classes: for every location, in rows, its kept classes in the order of the palet
          first from -1, then 0 for each dropped entry; all low bytes, then (only if P > 255) all high bytes;
 scores:  one byte for each kept entry, in the order of the classes: the score in steps of 1 / levels.
 A score comes back within 1 / (2 levels) of itself, 1/126 unless told otherwise; what rounds to 0 is dropped. Classes
-repeat among neighbours, scores do not: they are deflate blocks of their own, without matches (5 % smaller than one).
+repeat among neighbours, scores do not: they are deflate blocks of their own, without matches (saves 4 to 6 %).
 
 B images | h, w locations | k classes named per location | n = h w k entries | P distinct classes of an image
 """
