@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +19,15 @@ from tilework.core.errors import ConfigError, DamageError, InputError, OutputErr
 from tilework.core.files import locked, make_directory
 from tilework.core.rng import Draws
 from tilework.data import ImageFolder
+from tilework.data.label_maps import MapsCard, write_maps
 from tilework.layers.stems import TokenStemConfig
 from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
 from tilework.recipes import Chain, Extra, Run, chains, check_links, equip, evaluate_run, plan, prepare, recipes, train
 from tilework.recipes.build import build_model, build_objective, data_spec, load_run
-from tilework.store import StoreWriter
+from tilework.store import Store, StoreWriter
+from tilework.store.label_maps import encode_map
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train import FitConfig, fit, time_steps
@@ -113,10 +115,27 @@ def data_for(run: Run, tools: Tools, path: Path) -> Path:
     return path
 
 
+def with_maps(run: Run, data: Path) -> Run:
+    """A recipe that learns from label maps gets random ones: in its store, or beside its images."""
+    if not run.objective.columns:
+        return run
+    rng = np.random.default_rng(1)
+    card = MapsCard(("class0", "class1"), (3, 4), 2, "chance", 32)
+    records = [encode_map(np.argsort(rng.random((3, 4, 2)), -1), np.full((3, 4, 2), [0.6, 0.3])) for _ in range(8)]
+    if code_grid(run) is None:
+        write_maps(data.with_suffix(".maps"), card, ImageFolder.open(data).keys, [records])
+        return replace(run, maps=str(data.with_suffix(".maps")))
+    store = Store(data)
+    store.add_column("label_map", records)
+    store.add_column("label_map_card", [json.dumps(asdict(card))] * 8)
+    return run
+
+
 @pytest.mark.parametrize("name", list(recipes))
 def test_recipe_trains_two_steps(name: str, tools: Tools, tmp_path: Path) -> None:
     run = tools.given(shrunk(recipes[name]()))
     data = data_for(run, tools, tmp_path / "data")
+    run = with_maps(run, data)
     job = prepare(run, data, None, tmp_path / "run", CPU, name, quiet=True)
     assert len(job.source) == (run.samples or 8)
     losses: list[float] = []
@@ -134,7 +153,7 @@ def test_recipe_trains_two_steps(name: str, tools: Tools, tmp_path: Path) -> Non
 def test_recipes_that_ask_for_an_adapter_are_refused_without_one(name: str, tools: Tools, tmp_path: Path) -> None:
     run = shrunk(recipes[name]())
     data = data_for(run, tools, tmp_path / "data")
-    with pytest.raises(InputError, match="no TokenAdapt in"):
+    with pytest.raises(ConfigError, match="needs a trained TokenAdapt: give --adapter"):
         prepare(run, data, None, tmp_path / "run", CPU, name, quiet=True)
     assert not (tmp_path / "run").exists()
 

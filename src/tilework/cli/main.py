@@ -67,6 +67,11 @@ COMMANDS = {
         "table",
         "Several recipes, settings or seeds on the same data, as one table: ablations and sweeps.",
     ),
+    "annotate": (
+        "annotate",
+        "annotate",
+        "Let a classifier label every place of every image: label maps for token labelling.",
+    ),
     "export": ("export", "export", "Write the model of a run for inference, without what only training needs."),
     "eval": ("eval", "evaluate", "Measure a trained model on a token store or an image folder."),
     "probe": ("probe", "probe", "Measure what the frozen features of a run know: linear classifier and neighbours."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,7 @@ def train(
     start: OptionalPath = None,
     tokenizer: OptionalPath = None,
     adapter: OptionalPath = None,
+    maps: OptionalPath = None,
     config: OptionalPath = None,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -45,6 +47,7 @@ def train(
         start: Run or checkpoint file (timm's ViT and DeiT too) whose weights to begin with.
         tokenizer: Directory of the tokenizer, for recipes that learn about one (token_adapt) or decode.
         adapter: Directory of a trained TokenAdapt (OUT/token_adapt of such a run), for recipes that augment with it.
+        maps: Directory of label maps ('tilework annotate'), for token labelling on images.
         config: YAML file over the recipe.
     """
     from tilework.core.config import resolve
@@ -53,6 +56,8 @@ def train(
     from tilework.recipes import chains, check_links, equip, equip_chain, plan, recipes, train_chain
     from tilework.recipes import train as run_recipe
 
+    if maps is not None:
+        settings = (f"maps={dumps(str(maps))}", *settings)  # a path may look like a number or a comment
     judges = [None if str(path) == "none" else path for path in val] or [None] * len(data)
     if recipe in list(chains):
         chain = resolve(equip_chain(chains[recipe](), tokenizer, adapter), config, settings)

@@ -46,6 +46,14 @@ class Model(nn.Module):
         """
         raise NotImplementedError
 
+    def places(self, out: Output) -> Tensor:
+        """Class logits of every token, (B, N, K): the head as a map over places."""
+        if out.dense is None:
+            raise ConfigError(
+                f"a {type(self).__name__} does not classify places", "choose a network with a spatial map"
+            )
+        return out.dense
+
     def layer_of(self, name: str) -> int:
         """Depth of a parameter, 0 for the stem: for learning rates that fall with depth."""
         raise NotImplementedError

@@ -145,6 +145,10 @@ class Resnet(Model):
         tokens = features.flatten(2).transpose(1, 2)  # (B, N, D)
         return Output(self.fc(tokens.mean(1)), tokens, stem, (features.shape[2], features.shape[3]))
 
+    def places(self, out: Output) -> Tensor:
+        """What the head says of each place, (B, N, K); their mean is what it says of the image."""
+        return self.fc(out.tokens)
+
     def layer_of(self, name: str) -> int:
         """0: stem; then one for each block; last: head."""
         if name.startswith(self.stem_names):

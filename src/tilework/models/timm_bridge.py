@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError, MachineError
@@ -107,6 +107,13 @@ class TimmModel(Model):
         tokens = self._tokens(features)
         stem = tokens.transpose(1, 2).unflatten(2, self.grid)  # (B, D, h, w)
         return Output(self.network.forward_head(features), tokens, stem, self.grid)
+
+    def places(self, out: Output) -> Tensor:
+        """What a linear head says of each token, (B, N, K)."""
+        head, norm = self.network.get_classifier(), getattr(self.network, "fc_norm", nn.Identity())
+        if not isinstance(head, nn.Linear) or head.in_features != out.tokens.shape[2]:
+            return super().places(out)
+        return head(norm(out.tokens))
 
     def layer_of(self, name: str) -> int:
         """As timm groups them: 0 for the stem, last for the head."""

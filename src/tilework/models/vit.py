@@ -124,6 +124,10 @@ class Vit(Model):
                 logits = logits + 0.5 * dense.amax(1)
         return Output(logits, tokens[:, 1:], stem, self.grid, dense=dense, share=share)
 
+    def places(self, out: Output) -> Tensor:
+        """The dense head's, or what the head says of each token, (B, N, K)."""
+        return self.head(self.fc_norm(out.tokens)) if out.dense is None else out.dense
+
     def layer_of(self, name: str) -> int:
         """0: stem and positions; i + 1: block i; last: norm and head."""
         if name.startswith(("patch_embed", "cls_token", "pos_embed")):

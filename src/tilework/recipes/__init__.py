@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tilework.recipes import demo, seit, seitpp, tokenizers
+from tilework.recipes import demo, lv_vit, seit, seitpp, tokenizers
 from tilework.recipes.build import evaluate_run, plan, prepare, probe_run, train
 from tilework.recipes.chain import check_links, train_chain
 from tilework.recipes.export import export_run, load_exported
@@ -22,6 +22,7 @@ __all__ = [
     "evaluate_run",
     "export_run",
     "load_exported",
+    "lv_vit",
     "plan",
     "prepare",
     "probe_run",

@@ -23,6 +23,7 @@ from tilework.core.errors import ConfigError, DamageError, InputError, OutputErr
 from tilework.core.files import is_free, locked, make_directory, write, write_json
 from tilework.core.rng import Draws
 from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
+from tilework.data.label_maps import Labelled, LabelMaps
 from tilework.data.part import part_of
 from tilework.evaluation import Classification, average, classify, features, knn_accuracy, linear_accuracy
 from tilework.models import Model
@@ -224,7 +225,8 @@ def prepare(
     quiet_here = quiet or not place.leads
     whole = open_source(data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples)
     judge = None if val is None else open_source(val, run.size, run.max_broken, whole.classes, quiet_here)
-    source = Part(whole, run.samples) if run.samples and isinstance(whole, TokenSource) else whole
+    labelled = _with_maps(run, whole, data) if run.objective.columns else whole
+    source = Part(labelled, run.samples) if run.samples and isinstance(whole, TokenSource) else labelled
     spec, model = check_data(run, source, judge, data, val)
     if begin is not None:
         begin.fill(model, source.classes, quiet_here)
@@ -280,6 +282,16 @@ def _draw_some(
             write(out / f"pictures/step-{step:08d}.png", rows_of_pictures(shown))
 
     return draw
+
+
+def _with_maps(run: Run, source: Source, data: Path) -> Source:
+    """The data with their label maps, of a directory or of the store itself."""
+    assert isinstance(source, TokenSource | ImageSource)
+    if run.maps:
+        return Labelled(source, LabelMaps.open(Path(run.maps)), run.maps)
+    if not isinstance(source, TokenSource):
+        raise ConfigError(f"the objective needs label maps of {data}", "make them with 'tilework annotate', add --maps")
+    return Labelled(source, LabelMaps.of_store(source.store), str(data))
 
 
 def _takes(model: nn.Module) -> Stage:

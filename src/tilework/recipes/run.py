@@ -36,6 +36,7 @@ class Run:
     size: tuple[int, int] = (96, 96)  # of images, in pixels
     codes: tuple[int, int] | None = None  # grid of the token stores it is made for; None: any that the crops fit
     samples: int = 0  # of the training data, drawn at random; 0: all
+    maps: str = ""  # directory of label maps beside images, for objectives that need them; stores keep their own
     max_broken: float = 0.05  # share of unreadable images above which a folder is refused
     fit: FitConfig = field(default_factory=FitConfig)
 

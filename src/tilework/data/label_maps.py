@@ -1,0 +1,147 @@
+"""Label maps of images, beside a folder or in a store, and data that carry them along.
+
+MAPS/maps.json, columns/key.safetensors, columns/label_map/00000.tiles; a store keeps them as a column of that name.
+
+B batch | h, w locations | k classes of a location
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tilework.core.batch import Batch, Stage
+from tilework.core.config import decode
+from tilework.core.errors import ConfigError, DamageError, InputError
+from tilework.core.files import new_directory, write, write_json
+from tilework.data.images import ImageSource
+from tilework.data.score_map import ScoreMap
+from tilework.data.tokens import TokenSource
+from tilework.store import Store
+from tilework.store.columns import ColumnEntry, RecordColumn, pack_column, unpack_column, write_column
+from tilework.store.label_maps import decode_maps
+
+COLUMN, MAPS = "label_map", "maps.json"
+FORMAT, VERSION = "tilework label maps", 1
+
+
+@dataclass(frozen=True)
+class MapsCard:
+    """Where label maps come from and what their numbers mean."""
+
+    classes: tuple[str, ...]  # in the order of their numbers
+    grid: tuple[int, int]
+    top: int  # classes kept for each location
+    annotator: str
+    size: int  # pixels of the square that the annotator saw: the image's middle, short side resized
+
+
+@dataclass(frozen=True)
+class LabelMaps:
+    """Records by the keys of images."""
+
+    card: MapsCard
+    keys: Sequence[str]
+    records: RecordColumn
+
+    @staticmethod
+    def open(path: Path) -> LabelMaps:
+        """Of a directory that `write_maps` wrote."""
+        if not (path / MAPS).is_file():
+            raise InputError(f"no label maps in {path}", "make them with 'tilework annotate IMAGES --out MAPS'")
+        try:
+            plain = json.loads((path / MAPS).read_bytes())
+            if plain["format"] != FORMAT or plain["version"] != VERSION:
+                raise ValueError(f"format {plain['format']}, version {plain['version']}")
+            card, entry = decode(MapsCard, plain["card"]), decode(ColumnEntry, plain["entry"])
+            keys = unpack_column((path / "columns/key.safetensors").read_bytes(), "text")
+            records = RecordColumn(path, entry)
+            if len(keys) != len(records):
+                raise ValueError(f"{len(keys)} keys of {len(records)} maps")
+        except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+            raise DamageError(f"{path} is malformed", f"restore it ({' '.join(str(error).split())})") from error
+        return LabelMaps(card, keys, records)
+
+    @staticmethod
+    def of_store(store: Store) -> LabelMaps:
+        """Those of a store that was annotated."""
+        records = store.column(COLUMN)
+        try:
+            card = decode(MapsCard, json.loads(store.column(f"{COLUMN}_card")[0]))
+        except (ValueError, KeyError, TypeError, IndexError, ConfigError) as error:
+            raise DamageError(f"the label maps of {store.path} are malformed", f"({error})") from error
+        return LabelMaps(card, store.column("key"), records)
+
+    def take(self, index: np.ndarray) -> ScoreMap:
+        """Maps of some images. index: (B,)."""
+        ids, scores = decode_maps(self.records.take(index))
+        if ids.shape[1:] != (*self.card.grid, self.card.top) or ids.max(initial=0) >= len(self.card.classes):
+            raise DamageError("a label map does not fit its description", "restore it")
+        return ScoreMap(torch.from_numpy(ids).long(), torch.from_numpy(scores))
+
+
+def write_maps(path: Path, card: MapsCard, keys: Sequence[str], records: Iterable[Sequence[bytes]]) -> None:
+    """Label maps as a directory of their own. records: in portions, in the order of the keys."""
+    with new_directory(path) as root:
+        entry = write_column(root, ColumnEntry(COLUMN, "bytes"), records)
+        count = sum(shard.records for shard in entry.shards)
+        if count != len(keys):
+            raise InputError(f"{count} label maps for {len(keys)} images", "give one each")
+        write(root / "columns/key.safetensors", pack_column(list(keys)))
+        head = {"format": FORMAT, "version": VERSION, "card": asdict(card), "entry": asdict(entry)}
+        write_json(root / MAPS, head)
+
+
+class Labelled:
+    """A data set whose batches carry the label maps of their images."""
+
+    def __init__(self, source: TokenSource | ImageSource, maps: LabelMaps, name: str) -> None:
+        if maps.card.classes != source.classes:
+            raise InputError(f"{name} has maps of other classes than the data", "annotate these images")
+        if isinstance(source, TokenSource) and source.store.views > 1:
+            raise ConfigError("label maps of several views of an image are not known", "use a store of one view")
+        keys = source.store.column("key") if isinstance(source, TokenSource) else source.folder.keys
+        known = {key: number for number, key in enumerate(maps.keys)}
+        missing = next((key for key in keys if key not in known), None)
+        if missing is not None:
+            raise InputError(f"{name} has no map of '{missing}'", "annotate these images")
+        self.source, self.maps = source, maps
+        self.place = np.array([known[key] for key in keys], np.int64)  # of each sample's map
+
+    @property
+    def stage(self) -> Stage:
+        """The source's."""
+        return self.source.stage
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The source's."""
+        return self.source.grid
+
+    @property
+    def together(self) -> int:
+        """The source's."""
+        return self.source.together
+
+    @property
+    def codebook(self) -> torch.Tensor | None:
+        """The source's, (K, C)."""
+        return self.source.codebook
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The source's."""
+        return self.source.classes
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def batch(self, index: np.ndarray) -> Batch:
+        """Samples with their maps in column 'label_map'. index: (B,) int64."""
+        batch = self.source.batch(index)
+        return batch.changed(columns={**batch.columns, COLUMN: self.maps.take(self.place[index])})

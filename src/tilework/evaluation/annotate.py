@@ -1,0 +1,88 @@
+"""Label maps from a classifier that is run over whole images (ReLabel; LV-ViT, section 3.1).
+
+B batch | h, w locations | N = h w | K classes of the annotator | C classes of the data | k kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from os import cpu_count
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tilework.augment import Augment, apply_all
+from tilework.core.batch import Batch, Target
+from tilework.core.errors import ConfigError, InputError
+from tilework.core.rng import Draws
+from tilework.data.images import ImageFolder, decode_image
+from tilework.models import Model
+from tilework.store.label_maps import encode_map
+
+
+@dataclass(frozen=True)
+class Annotator:
+    """A classifier of pixels, what its input must go through, and its class for each of the data's."""
+
+    model: Model
+    steps: tuple[Augment, ...]
+    classes: tuple[int, ...]  # its number of each class of the data
+    size: int  # pixels of the square it sees
+    top: int  # classes kept for each location
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.top <= len(self.classes):
+            raise ConfigError(f"{self.top} classes cannot be kept of {len(self.classes)}", "change --top")
+
+    @torch.inference_mode()
+    def scores(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Classes and probabilities among the data's, highest first. pixels: (B, 3, H, W); each (B, h, w, k)."""
+        index = torch.arange(len(pixels), device=pixels.device)
+        batch = apply_all(self.steps, Batch(pixels, Target.hard(index), index), Draws(0, 0, index))
+        out = self.model(batch.x)
+        logits = self.model.places(out)  # (B, N, K)
+        if not 0 <= min(self.classes) <= max(self.classes) < logits.shape[2]:
+            raise ConfigError(
+                f"the annotator has {logits.shape[2]} classes, not {max(self.classes) + 1}", "map classes"
+            )
+        chosen = torch.tensor(self.classes, device=logits.device)
+        best = logits[..., chosen].float().softmax(-1).topk(self.top, -1)
+        return best.indices.unflatten(1, out.grid), best.values.unflatten(1, out.grid)
+
+
+def annotate(
+    annotator: Annotator,
+    folder: ImageFolder,
+    device: torch.device,
+    batch: int = 16,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Iterator[list[bytes]]:
+    """Records of all images in their order, batch by batch; an image that cannot be read ends it."""
+    annotator.model.to(device).eval()
+    size = (annotator.size, annotator.size)
+    with ThreadPoolExecutor(cpu_count()) as pool:
+        for start in range(0, len(folder), batch):
+            paths = folder.paths[start : start + batch]
+            try:
+                pixels = np.stack(list(pool.map(lambda path: decode_image(path, size), paths)))
+            except Exception as error:  # a damaged file can raise anything in a decoder
+                raise InputError(f"an image of {paths[0].parent} cannot be read", f"remove it ({error})") from error
+            ids, scores = (part.cpu().numpy() for part in annotator.scores(torch.from_numpy(pixels).to(device)))
+            yield list(map(encode_map, ids, scores))
+            progress(min(len(folder), start + batch))
+
+
+def match_classes(names: Sequence[str], known: Sequence[str] | None, told: dict[str, int] | None) -> tuple[int, ...]:
+    """The annotator's number of each class of the data: by name, or as told."""
+    if told is not None:
+        if missing := [name for name in names if name not in told]:
+            raise InputError(f"class '{missing[0]}' is not in the list of classes", "add it")
+        return tuple(told[name] for name in names)
+    if known is None:
+        raise ConfigError("the annotator's classes have no names here", "give --classes FILE with lines NAME,NUMBER")
+    if missing := [name for name in names if name not in known]:
+        raise InputError(f"the annotator does not know class '{missing[0]}'", "give --classes FILE")
+    return tuple(list(known).index(name) for name in names)
