@@ -72,6 +72,7 @@ COMMANDS = {
         "annotate",
         "Let a classifier label every place of every image: label maps for token labelling.",
     ),
+    "explain": ("explain", "explain", "Draw where models look: relevance of each patch for the likeliest classes."),
     "export": ("export", "export", "Write the model of a run for inference, without what only training needs."),
     "eval": ("eval", "evaluate", "Measure a trained model on a token store or an image folder."),
     "probe": ("probe", "probe", "Measure what the frozen features of a run know: linear classifier and neighbours."),

@@ -20,6 +20,7 @@ class Attention(nn.Module):
         if width % heads:
             raise ConfigError(f"a width of {width} is no multiple of {heads} heads", "change model.heads")
         self.heads = heads
+        self.seen: list[Tensor] | None = None  # a list, where the matrices are wanted: (B, k, N, N) with gradient
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.proj = nn.Linear(width, width)
 
@@ -28,11 +29,14 @@ class Attention(nn.Module):
         batch, tokens, width = x.shape
         qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, k, N, D/k)
-        if share is None:
+        if share is None and self.seen is None:
             y = F.scaled_dot_product_attention(q, k, v)
-        else:  # the mean over heads needs the matrix itself
+        else:  # the matrix itself is needed
             a = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)  # (B, k, N, N)
             y = a @ v
-            with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-                share = a.float().mean(1) @ share
+            if self.seen is not None:
+                self.seen.append(a)
+            if share is not None:
+                with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+                    share = a.float().mean(1) @ share
         return self.proj(y.transpose(1, 2).reshape(batch, tokens, width)), share

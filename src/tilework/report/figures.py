@@ -65,6 +65,24 @@ def rows_of_pictures(rows: Mapping[str, np.ndarray]) -> bytes:
     return _png(figure)
 
 
+def heat_pictures(rows: Sequence[tuple[str, np.ndarray, np.ndarray, Sequence[str]]]) -> bytes:
+    """Heat over pictures, row by row. rows: label, (N, H, W, 3) in [0, 1], (N, h, w) heat, words below each."""
+    count = len(rows[0][1])
+    figure = Figure(figsize=(1.5 * count + 1.2, 1.75 * len(rows)), layout="constrained")
+    for axes, (label, pictures, heats, words) in zip(
+        figure.subplots(len(rows), count, squeeze=False), rows, strict=True
+    ):
+        for cell, picture, heat, word in zip(axes, pictures, heats, words, strict=True):
+            extent = (0, picture.shape[1], picture.shape[0], 0)
+            cell.imshow(picture.mean(-1, keepdims=True).repeat(3, -1), extent=extent)
+            cell.imshow(heat, cmap="inferno", alpha=0.55, extent=extent, interpolation="bilinear")
+            cell.set(xticks=[], yticks=[])
+            cell.set_xlabel(_shorten(word, 20), fontsize=8, color=GREY)
+            cell.spines[:].set_visible(False)
+        axes[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=10, labelpad=8)
+    return _png(figure)
+
+
 def scatter_panels(panels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bytes:
     """Points of classes side by side, one colour per class. panels: title to (N, 2) points and (N,) labels."""
     figure = Figure(figsize=(3.6 * len(panels), 3.6), layout="constrained")

@@ -1,0 +1,45 @@
+"""`tilework explain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from tilework.cli.arguments import Device, Json, OptionalPath
+from tilework.cli.output import show
+
+
+def explain(
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN ...")],
+    /,
+    *,
+    data: tuple[Path, ...],
+    out: Path,
+    method: Literal["relevance", "rollout", "gradient"] = "relevance",
+    tokenizer: OptionalPath = None,
+    count: int = 6,
+    classes: int = 2,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Draw where models look: relevance of each patch for the likeliest classes.
+
+    Try:
+      tilework explain runs/deit runs/lv --data photos/val --out where.png
+      tilework explain runs/token --data val.tok --tokenizer tokenizer --out where.png
+
+    Args:
+        runs: Classifiers; several are shown one below another.
+        data: Token store or image folder, one for all runs or one for each, with the same images.
+        out: PNG file.
+        method: Class-specific relevance through attention, attention rollout, or integrated gradients (captum).
+        tokenizer: Directory of the tokenizer, to show what codes stand for.
+        count: Images.
+        classes: How many of the likeliest classes get a row each.
+    """
+    from tilework.experiments.explain import explain as draw
+
+    said = draw(runs, data, out, method, tokenizer, count, classes, device)
+    show({"picture": str(out), **said}, json)

@@ -1,0 +1,129 @@
+"""Pictures of where models look, for one or two of them and the classes they hold most likely.
+
+B images | H, W pixels | h, w token grid
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tilework.augment import Augment, CentreCrop, apply_all
+from tilework.core.distributed import pick_device
+from tilework.core.errors import ConfigError, InputError
+from tilework.core.files import write
+from tilework.core.rng import Draws
+from tilework.data import Source
+from tilework.evaluation.relevance import gradient, relevance, rollout
+from tilework.models import Model
+from tilework.recipes.build import bind, load_run, open_source, run_codes, run_place
+from tilework.report import heat_pictures
+from tilework.tokenizers import Tokenizer, load_tokenizer
+
+Method = Literal["relevance", "rollout", "gradient"]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A model, its data, and what leads from one to the other."""
+
+    name: str
+    model: Model
+    source: Source
+    steps: tuple[Augment, ...]
+    classes: tuple[str, ...]
+    crop: tuple[int, int] | None  # of the evaluation pipeline
+
+    @staticmethod
+    def open(path: Path, data: Path, device: torch.device) -> Explained:
+        """A run and the data to look at."""
+        place = run_place(path)
+        run, spec, model = load_run(place)
+        if not isinstance(model, Model) or not run.objective.labels:
+            raise InputError(f"{path} trained no classifier", "give a classifier's run")
+        source = open_source(data, run.size, run.max_broken, spec.classes, quiet=True)
+        if source.stage != spec.stage:
+            raise InputError(f"{path} takes {spec.stage}, {data} holds {source.stage}", "give data of that kind")
+        codes = run_codes(place, run, spec)
+        table = None if codes is None or source.codebook is None else codes.table_for(source.codebook, place)
+        steps = bind(run.evaluation, source, device, table)
+        crop = next((step.size for step in run.evaluation if isinstance(step, CentreCrop)), None)
+        name = path.parent.parent.name if path.name == "run" else path.name  # a trial of a table
+        return Explained(name or str(path), model.to(device).eval(), source, steps, spec.classes, crop)
+
+    def pictures(self, index: np.ndarray, tokenizer: Tokenizer | None, device: torch.device) -> Tensor:
+        """What the model sees as pixels in [0, 1], (B, 3, H, W); codes are decoded."""
+        x = self.source.batch(index).x.to(device)
+        if self.source.stage == "pixels":
+            height, width = self.crop or (x.shape[2], x.shape[3])
+            top, left = (x.shape[2] - height) // 2, (x.shape[3] - width) // 2
+            return x[..., top : top + height, left : left + width].float() / 255
+        if tokenizer is None or self.source.codebook is None:
+            raise ConfigError("pictures of codes need their tokenizer", "add --tokenizer TOKENIZER")
+        pixels = tokenizer.pixels(F.embedding(x.long(), self.source.codebook.to(device))).clamp(0, 1)
+        if self.crop is None:
+            return pixels
+        sides = [(c * tokenizer.patch, s) for c, s in zip(self.crop, pixels.shape[2:], strict=True)]
+        (height, tall), (width, wide) = sides
+        top, left = (tall - height) // 2, (wide - width) // 2
+        return pixels[..., top : top + height, left : left + width]
+
+    def heat(self, index: np.ndarray, method: Method, rank: int, device: torch.device) -> tuple[Tensor, list[str]]:
+        """Relevance of each patch for the class of a rank, (B, h, w), and what that class is and how likely."""
+        batch = self.source.batch(index).to(device)
+        x = apply_all(self.steps, batch, Draws(0, 0, batch.index)).x
+        with torch.no_grad():
+            best = self.model(x).logits.softmax(-1).topk(min(rank + 1, len(self.classes)), -1)
+        chosen, likely = best.indices[:, -1], best.values[:, -1]
+        if method == "rollout":
+            found = rollout(self.model, x)
+        else:
+            found = (relevance if method == "relevance" else gradient)(self.model, x, chosen)
+        words = [f"{self.classes[c]} {p:.0%}" for c, p in zip(chosen.tolist(), likely.tolist(), strict=True)]
+        return found, words
+
+
+def explain(
+    runs: Sequence[Path],
+    data: Sequence[Path],
+    out: Path,
+    method: Method = "relevance",
+    tokenizer: Path | None = None,
+    count: int = 6,
+    ranks: int = 2,
+    device: str = "auto",
+) -> dict[str, str]:
+    """Write a picture: images in columns, for each run and rank a row of heat; returns what each row says.
+
+    data: one for each run, or one for all.
+    """
+    if len(data) not in (1, len(runs)):
+        raise ConfigError(f"{len(runs)} runs and {len(data)} data sets", "give one for all, or one for each")
+    if out.suffix != ".png":
+        raise ConfigError(f"{out} is no PNG file", "choose a name that ends in .png")
+    place = pick_device(device)
+    decoder = None if tokenizer is None else load_tokenizer(tokenizer)[0].to(place).requires_grad_(False)
+    paths = list(data) * len(runs) if len(data) == 1 else list(data)
+    models = [Explained.open(run, path, place) for run, path in zip(runs, paths, strict=True)]
+    if len({len(one.source) for one in models}) > 1:
+        raise InputError("the data sets have different numbers of images", "give the same images to all runs")
+    total = len(models[0].source)
+    if not 0 < count <= total or not ranks > 0:
+        raise ConfigError(f"{count} pictures of {total} images cannot be shown", "change --count")
+    index = np.linspace(0, total - 1, count).astype(np.int64)
+    rows = []
+    for one in models:
+        shown = one.pictures(index, decoder, place).permute(0, 2, 3, 1).cpu().numpy()
+        for rank in range(1 if method == "rollout" else min(ranks, len(one.classes))):
+            heat, words = one.heat(index, method, rank, place)
+            label = one.name if method == "rollout" else f"{one.name}, {rank + 1}."
+            rows.append((label, shown, heat.cpu().numpy(), words))
+    write(out, heat_pictures(rows))
+    return {name: ", ".join(words) for name, _, _, words in rows}
