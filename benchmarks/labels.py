@@ -3,7 +3,7 @@
     python benchmarks/labels.py --images DIR [--maps MAPS] [--json]
 
 DIR: a folder of class folders. bytes_per_image: of MAPS ('tilework annotate'), or, without it, of maps that
-EfficientNet-Lite0 makes of some images, where its package is installed; raw is two bytes each for a class and its score.
+EfficientNet-Lite0 makes of some images, where its package is installed; raw: two bytes for a class, two for its score.
 images_per_s: crop, flip, RandAugment and normalisation at 224 px of decoded images alone, and with decoding, moving and
 pooling their maps. step_ratio: a step of LV-ViT-T with token labels over one without dense head and maps, on ready
 batches. One core; medians of interleaved pairs with quartiles.

@@ -184,7 +184,7 @@ def test_an_unreadable_image_ends_it(tmp_path: Path) -> None:
     (images / "class1/000.png").write_bytes(b"no image")
     parts = annotate(Annotator(Colours(), (), (0, 1), 32, 1), ImageFolder.open(images), CPU, batch=3)
     assert len(next(parts)) == 3
-    with pytest.raises(InputError, match="class1 cannot be read"):
+    with pytest.raises(InputError, match=r"class1.*cannot be read"):
         next(parts)
 
 
