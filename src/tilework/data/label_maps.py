@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from tilework.core.batch import Batch, Stage
 from tilework.core.config import decode
@@ -28,6 +29,7 @@ from tilework.store.label_maps import decode_maps
 
 COLUMN, MAPS = "label_map", "maps.json"
 FORMAT, VERSION = "tilework label maps", 1
+MALFORMED = (ValueError, KeyError, TypeError, IndexError, RecursionError, ConfigError)  # what nonsense raises
 
 
 @dataclass(frozen=True)
@@ -60,20 +62,26 @@ class LabelMaps:
                 raise ValueError(f"format {plain['format']}, version {plain['version']}")
             card, entry = decode(MapsCard, plain["card"]), decode(ColumnEntry, plain["entry"])
             keys = unpack_column((path / "columns/key.safetensors").read_bytes(), "text")
+            if entry.kind != "bytes" or any(".." in Path(shard.file).parts for shard in entry.shards):
+                raise ValueError("shards that cannot be")
             records = RecordColumn(path, entry)
             if len(keys) != len(records):
                 raise ValueError(f"{len(keys)} keys of {len(records)} maps")
-        except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+        except (*MALFORMED, OSError, SafetensorError, OverflowError) as error:
             raise DamageError(f"{path} is malformed", f"restore it ({' '.join(str(error).split())})") from error
         return LabelMaps(card, keys, records)
 
     @staticmethod
     def of_store(store: Store) -> LabelMaps:
         """Those of a store that was annotated."""
+        if COLUMN not in (column.name for column in store.manifest.columns):
+            raise InputError(f"{store.path} has no label maps", "make them with 'tilework annotate IMAGES --store'")
         records = store.column(COLUMN)
+        if not isinstance(records, RecordColumn):
+            raise DamageError(f"the label maps of {store.path} are no records", "restore it")
         try:
             card = decode(MapsCard, json.loads(store.column(f"{COLUMN}_card")[0]))
-        except (ValueError, KeyError, TypeError, IndexError, ConfigError) as error:
+        except MALFORMED as error:
             raise DamageError(f"the label maps of {store.path} are malformed", f"({error})") from error
         return LabelMaps(card, store.column("key"), records)
 
@@ -103,6 +111,8 @@ class Labelled:
     def __init__(self, source: TokenSource | ImageSource, maps: LabelMaps, name: str) -> None:
         if maps.card.classes != source.classes:
             raise InputError(f"{name} has maps of other classes than the data", "annotate these images")
+        if source.grid[0] != source.grid[1]:
+            raise ConfigError("label maps cover squares, the data do not", "use images or codes of a square")
         if isinstance(source, TokenSource) and source.store.views > 1:
             raise ConfigError("label maps of several views of an image are not known", "use a store of one view")
         keys = source.store.column("key") if isinstance(source, TokenSource) else source.folder.keys

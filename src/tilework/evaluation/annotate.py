@@ -18,7 +18,7 @@ from tilework.augment import Augment, apply_all
 from tilework.core.batch import Batch, Target
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.rng import Draws
-from tilework.data.images import ImageFolder, decode_image
+from tilework.data.images import ImageFolder, attempt, decode_image
 from tilework.models import Model
 from tilework.store.label_maps import encode_map
 
@@ -36,6 +36,7 @@ class Annotator:
     def __post_init__(self) -> None:
         if not 1 <= self.top <= len(self.classes):
             raise ConfigError(f"{self.top} classes cannot be kept of {len(self.classes)}", "change --top")
+        self.model.eval()  # batch norms must not learn from what they look at
 
     @torch.inference_mode()
     def scores(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,11 +67,12 @@ def annotate(
     with ThreadPoolExecutor(cpu_count()) as pool:
         for start in range(0, len(folder), batch):
             paths = folder.paths[start : start + batch]
-            try:
-                pixels = np.stack(list(pool.map(lambda path: decode_image(path, size), paths)))
-            except Exception as error:  # a damaged file can raise anything in a decoder
-                raise InputError(f"an image of {paths[0].parent} cannot be read", f"remove it ({error})") from error
-            ids, scores = (part.cpu().numpy() for part in annotator.scores(torch.from_numpy(pixels).to(device)))
+            found = list(pool.map(lambda path: attempt(path, lambda: decode_image(path, size)), paths))
+            for path, image in zip(paths, found, strict=True):
+                if isinstance(image, str):
+                    raise InputError(f"{path} cannot be read", f"remove it ({image})")
+            pixels = torch.from_numpy(np.stack(found)).to(device)
+            ids, scores = (part.cpu().numpy() for part in annotator.scores(pixels))
             yield list(map(encode_map, ids, scores))
             progress(min(len(folder), start + batch))
 

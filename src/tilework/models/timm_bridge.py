@@ -79,7 +79,8 @@ class TimmModel(Model):
         self._layer_of: dict[str, int] = group(network, network.group_matcher(coarse=False), reverse=True)
         training = network.training
         with torch.no_grad():
-            tokens = self._tokens(network.eval().forward_features(torch.zeros(1, channels, *grid)))
+            features = network.eval().forward_features(torch.zeros(1, channels, *grid))
+            tokens, self._maps = self._tokens(features), features.ndim == 4
         network.train(training)
         rows = round(math.sqrt(tokens.shape[1] * grid[0] / grid[1]))
         self.grid = (rows, tokens.shape[1] // rows)
@@ -113,7 +114,12 @@ class TimmModel(Model):
         head, norm = self.network.get_classifier(), getattr(self.network, "fc_norm", nn.Identity())
         if not isinstance(head, nn.Linear) or head.in_features != out.tokens.shape[2]:
             return super().places(out)
-        return head(norm(out.tokens))
+        if not self._maps:
+            return head(norm(out.tokens))
+        each = out.tokens.flatten(0, 1)  # (B N, D): a map of one place each, for heads with a norm (ConvNeXt)
+        last = getattr(self.network, "output_fmt", "NCHW") == "NHWC"
+        one = each[:, None, None] if last else each[..., None, None]
+        return self.network.forward_head(one).unflatten(0, out.tokens.shape[:2])
 
     def layer_of(self, name: str) -> int:
         """As timm groups them: 0 for the stem, last for the head."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tilework.augment import Augment, CentreCrop, Normalise
-from tilework.core.errors import ConfigError, InputError
+from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.data.images import ImageFolder
 from tilework.data.label_maps import COLUMN, MapsCard, write_maps
 from tilework.evaluation.annotate import Annotator, annotate, match_classes
@@ -69,6 +69,9 @@ def annotate_images(
 ) -> dict[str, Any]:
     """Write label maps into a directory, or into a store of the same images; returns what there is to tell."""
     known = None if store is None else Store(store)
+    there = () if known is None else tuple(column.name for column in known.manifest.columns)
+    if taken := next((column for column in there if column.startswith(COLUMN)), None):
+        raise OutputError(f"{store} has a column '{taken}'", "it was annotated before")
     folder = ImageFolder.open(images, None if known is None else known.classes)
     annotator = open_annotator(name, weights, classes, folder.classes, size, top)
     first = annotator.scores(torch.zeros(1, 3, annotator.size, annotator.size, dtype=torch.uint8))[0]
@@ -93,7 +96,7 @@ def annotate_images(
                 raise InputError(f"{images} has no image '{missing}' of {store}", "give the images it was made from")
             everything = [record for part in records() for record in part]
             known.add_column(COLUMN, [everything[place[key]] for key in keys])
-            known.add_column(f"{COLUMN}_card", [json.dumps(asdict(card))] * len(keys))
+            known.add_column(f"{COLUMN}_card", [json.dumps(asdict(card)), *[""] * (len(keys) - 1)])  # once
     finally:
         bar.close()
     return {
@@ -110,5 +113,5 @@ def _read_classes(path: Path) -> dict[str, int]:
     try:
         with path.open(newline="") as file:
             return {name: int(number) for name, number in csv.reader(file)}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"{path} is no list of classes", f"write lines NAME,NUMBER ({error})") from error

@@ -225,7 +225,10 @@ def prepare(
     quiet_here = quiet or not place.leads
     whole = open_source(data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples)
     judge = None if val is None else open_source(val, run.size, run.max_broken, whole.classes, quiet_here)
-    labelled = _with_maps(run, whole, data) if run.objective.columns else whole
+    needed = any(one.columns for one in (run.objective, *(extra.objective for extra in run.extra)))
+    if run.maps and not needed:
+        raise ConfigError("no objective of this recipe takes label maps", "leave --maps out")
+    labelled = _with_maps(run, whole, data) if needed else whole
     source = Part(labelled, run.samples) if run.samples and isinstance(whole, TokenSource) else labelled
     spec, model = check_data(run, source, judge, data, val)
     if begin is not None:
