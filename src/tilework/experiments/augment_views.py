@@ -28,7 +28,7 @@ from tilework.core.rng import Draws
 from tilework.data import ImageSource, TokenSource
 from tilework.evaluation import linear_accuracy
 from tilework.models import Model
-from tilework.recipes.build import bind, load_run, open_source, run_codes, run_place
+from tilework.recipes.build import bind, load_run, open_source, run_codes, run_name, run_place
 from tilework.report import curves, rows_of_pictures, scatter_panels
 from tilework.tokenizers import Tokenizer, load_tokenizer
 from tilework.tokenizers.decode_encode import mixed
@@ -142,7 +142,7 @@ def augment_views(
                 for name, (x, y) in panels.items()
             }
             write(root / "separability.png", scatter_panels(points))
-            write(root / "curves.png", curves({str(path): _log(path) for path in runs}))
+            write(root / "curves.png", curves({run_name(path): _log(path) for path in runs}))
         write_json(root / "results.json", found)
     return found
 

@@ -23,7 +23,7 @@ from tilework.core.rng import Draws
 from tilework.data import Source
 from tilework.evaluation.relevance import gradient, relevance, rollout
 from tilework.models import Model
-from tilework.recipes.build import bind, load_run, open_source, run_codes, run_place
+from tilework.recipes.build import bind, load_run, open_source, run_codes, run_name, run_place
 from tilework.report import heat_pictures
 from tilework.tokenizers import Tokenizer, load_tokenizer
 
@@ -55,8 +55,7 @@ class Explained:
         table = None if codes is None or source.codebook is None else codes.table_for(source.codebook, place)
         steps = bind(run.evaluation, source, device, table)
         crop = next((step.size for step in run.evaluation if isinstance(step, CentreCrop)), None)
-        name = path.parent.parent.name if path.name == "run" else path.name  # a trial of a table
-        return Explained(name or str(path), model.to(device).eval(), source, steps, spec.classes, crop)
+        return Explained(run_name(path), model.to(device).eval(), source, steps, spec.classes, crop)
 
     def pictures(self, index: np.ndarray, tokenizer: Tokenizer | None, device: torch.device) -> Tensor:
         """What the model sees as pixels in [0, 1], (B, 3, H, W); codes are decoded."""

@@ -374,6 +374,11 @@ def run_place(path: Path) -> Path:
     return path
 
 
+def run_name(path: Path) -> str:
+    """What a run is called in pictures: its directory, or its row and seed in a table."""
+    return f"{path.parent.parent.name} {path.parent.name}" if path.name == "run" else path.name or str(path)
+
+
 def run_codes(path: Path, run: Run, spec: DataSpec) -> Codes | None:
     """The codes of a run, with the vectors that it learnt for them; None for pixels."""
     place = run_place(path)
