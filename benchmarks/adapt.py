@@ -4,9 +4,9 @@
 
 DIR has train/ and val/, each with a folder per class. agreement: share of codes equal to those of the augmented image,
 over DIR/val, through TokenAdapt, of the grid moved as it is, and, for the flip, of the cheapest learnt rival: the grid
-flipped, then every code replaced by what most often stands in its place, counted on DIR/train. Without --tokenizer and
---adapter both are trained first by the recipes `small_tokenizer` and `token_adapt_cpu`: the better part of an hour on
-two cores.
+flipped, then every code replaced by what most often stands in its place, counted on DIR/train; beside it what decoding,
+flipping and encoding gives. Without --tokenizer and --adapter both are trained first by the recipes `small_tokenizer`
+and `token_adapt_cpu`: the better part of an hour on two cores.
 
 step_ratio: a training step with half of the batch through TokenAdapt, or decoded, augmented and encoded by a ViT-VQGAN
 (base; random weights, only time counts), over the step without; 32x32 codes. mtm_step_ratio: a step of masked token
@@ -82,12 +82,17 @@ def agreements(images: Path, tokenizer: Path, adapter: Path, limit: int) -> dict
             0, (grid * len(known) + target).flatten(), torch.ones(grid.numel(), dtype=torch.long)
         )
     best = torch.where(counts.sum(1) > 0, counts.argmax(1), torch.arange(len(known)))
-    hits = [(best[grid] == target).float().mean((1, 2)) for grid, target in _flips(objective, judged)]
+    hits, through = [], []
+    for grid, target in _flips(objective, judged):
+        hits.append((best[grid] == target).float().mean((1, 2)))
+        decoded = objective.tokenizer.decode(grid.flip(-1)).flip(-1)
+        through.append((objective.codes(decoded) == target).float().mean((1, 2)))
     return {
         "identity": found["identity"],
         "flip_adapt": found["flip"],
         "flip_grid": found["flip_grid"],
         "flip_lookup": float(torch.cat(hits).mean()),
+        "flip_decode_encode": float(torch.cat(through).mean()),
         **{name: found[name] for name in ("affine", "affine_grid", "crop", "crop_grid")},
         "images": len(judged),
     }

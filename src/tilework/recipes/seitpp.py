@@ -419,13 +419,13 @@ def token_adapt_cpu() -> Run:
     """
     return Run(
         model=TokenAdaptModelConfig(width=192, heads=6),
-        objective=AdaptConfig(),
+        objective=AdaptConfig(geometry=Geometry(crop=0.25, turn=0.25), mix=0.2),  # more of the simple ones
         augment=(Scale(),),
         evaluation=(Scale(),),
         size=(128, 128),
         fit=FitConfig(
             epochs=0,
-            steps=1500,
+            steps=1100,
             batch=32,
             evaluate_every=0,
             save_every=250,
