@@ -9,8 +9,7 @@ demo: .venv/demo.done
 
 test: .venv/dev.done
 	rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest
-	$(BIN)/coverage combine -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --cov --cov-report=
 	$(BIN)/coverage report
 
 test-slow: .venv/dev.done

@@ -353,9 +353,10 @@ def test_it_needs_code_vectors(saved: Path) -> None:
 
 
 def test_it_needs_a_trained_network_for_these_codes(saved: Path, tmp_path: Path) -> None:
-    for path in ("", str(tmp_path / "nowhere")):
-        with pytest.raises(InputError, match=r"no TokenAdapt in .*tilework train token_adapt"):
-            TokenAdapt(adapter=path).bind(CODEBOOK)
+    with pytest.raises(ConfigError, match="needs a trained TokenAdapt: give --adapter"):
+        TokenAdapt().bind(CODEBOOK)
+    with pytest.raises(InputError, match=r"no TokenAdapt in .*tilework train token_adapt"):
+        TokenAdapt(adapter=str(tmp_path / "nowhere")).bind(CODEBOOK)
     with pytest.raises(ConfigError, match=f"{saved} was trained for another tokenizer"):
         TokenAdapt(adapter=str(saved)).bind(CODEBOOK + 1)
 
