@@ -440,7 +440,7 @@ def token_adapt_1k_cpu() -> Run:
     """A smaller TokenAdapt from 1,000 images.
 
     `tilework train token_adapt_1k_cpu --tokenizer TOKENIZER --data IMAGES/train --out adapt`
-    Paper: `token_adapt_1k` in miniature. Measured here: docs/results.md, TokenAdapt.
+    Paper: `token_adapt_1k` in miniature. Measured here: not measured.
     """
     return replace(token_adapt_cpu(), samples=1000)
 
@@ -450,7 +450,7 @@ def token_adapt_100_cpu() -> Run:
     """A smaller TokenAdapt from 100 images.
 
     `tilework train token_adapt_100_cpu --tokenizer TOKENIZER --data IMAGES/train --out adapt`
-    Paper: `token_adapt_100` in miniature. Measured here: docs/results.md, TokenAdapt.
+    Paper: `token_adapt_100` in miniature. Measured here: not measured.
     """
     return replace(token_adapt_cpu(), samples=100)
 
@@ -610,6 +610,6 @@ def fine_grained_seitpp_cpu() -> Run:
     """Small ViT moved to other classes with TokenAdapt and ColorAdapt.
 
     `tilework train fine_grained_seitpp_cpu --start RUN --adapter adapt/token_adapt --data STORE`
-    Paper: `fine_grained_seitpp` in miniature. Measured here: docs/results.md, SeiT++ on Imagenette.
+    Paper: `fine_grained_seitpp` in miniature. Measured here: not measured (see SeiT++ in docs/results.md).
     """
     return small_classify_run(small_fit(400, 5e-4), colour=TUNED_COLOURS, adapt=TokenAdapt(), eda=0.0)
