@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from tilework.core.batch import Batch, Stage
+from tilework.core.batch import Batch
 from tilework.core.config import decode
 from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.files import new_directory, write, write_json
 from tilework.data.images import ImageSource
 from tilework.data.score_map import ScoreMap
+from tilework.data.source import Around
 from tilework.data.tokens import TokenSource
 from tilework.store import Store
 from tilework.store.columns import ColumnEntry, RecordColumn, pack_column, unpack_column, write_column
@@ -105,7 +106,7 @@ def write_maps(path: Path, card: MapsCard, keys: Sequence[str], records: Iterabl
         write_json(root / MAPS, head)
 
 
-class Labelled:
+class Labelled(Around):
     """A data set whose batches carry the label maps of their images."""
 
     def __init__(self, source: TokenSource | ImageSource, maps: LabelMaps, name: str) -> None:
@@ -122,31 +123,6 @@ class Labelled:
             raise InputError(f"{name} has no map of '{missing}'", "annotate these images")
         self.source, self.maps = source, maps
         self.place = np.array([known[key] for key in keys], np.int64)  # of each sample's map
-
-    @property
-    def stage(self) -> Stage:
-        """The source's."""
-        return self.source.stage
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """The source's."""
-        return self.source.grid
-
-    @property
-    def together(self) -> int:
-        """The source's."""
-        return self.source.together
-
-    @property
-    def codebook(self) -> torch.Tensor | None:
-        """The source's, (K, C)."""
-        return self.source.codebook
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The source's."""
-        return self.source.classes
 
     def __len__(self) -> int:
         return len(self.source)

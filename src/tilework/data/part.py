@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
-from tilework.core.batch import Batch, Stage
+from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError
 from tilework.core.rng import words
-from tilework.data.source import Source
+from tilework.data.source import Around, Source
 
 
 def part_of(total: int, count: int) -> np.ndarray:
@@ -19,36 +18,11 @@ def part_of(total: int, count: int) -> np.ndarray:
     return np.sort(np.lexsort((drawn[:, 1], drawn[:, 0]))[:count])
 
 
-class Part:
+class Part(Around):
     """`count` samples of a source; a larger part holds every smaller one."""
 
     def __init__(self, source: Source, count: int) -> None:
         self.source, self.index = source, part_of(len(source), count)
-
-    @property
-    def stage(self) -> Stage:
-        """The source's."""
-        return self.source.stage
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """The source's."""
-        return self.source.grid
-
-    @property
-    def together(self) -> int:
-        """The source's."""
-        return self.source.together
-
-    @property
-    def codebook(self) -> torch.Tensor | None:
-        """The source's, (K, C)."""
-        return self.source.codebook
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The source's, whether they occur or not."""
-        return self.source.classes
 
     def __len__(self) -> int:
         return len(self.index)

@@ -40,3 +40,34 @@ class Source(Protocol):
 
     def batch(self, index: np.ndarray) -> Batch:
         """Samples by their global index. index: (B,) int64."""
+
+
+class Around:
+    """A data set made of another one, with its kind, grid, codes and classes."""
+
+    source: Source
+
+    @property
+    def stage(self) -> Stage:
+        """The source's."""
+        return self.source.stage
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The source's."""
+        return self.source.grid
+
+    @property
+    def together(self) -> int:
+        """The source's."""
+        return self.source.together
+
+    @property
+    def codebook(self) -> torch.Tensor | None:
+        """The source's, (K, C)."""
+        return self.source.codebook
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The source's, whether they occur or not."""
+        return self.source.classes
