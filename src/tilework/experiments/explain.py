@@ -28,6 +28,7 @@ from tilework.report import heat_pictures
 from tilework.tokenizers import Tokenizer, load_tokenizer
 
 Method = Literal["relevance", "rollout", "gradient"]
+OF_A_CLASS = {"relevance": relevance, "gradient": gradient}  # the other looks at none
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,8 @@ class Explained:
         with torch.no_grad():
             best = self.model(x).logits.softmax(-1).topk(min(rank + 1, len(self.classes)), -1)
         chosen, likely = best.indices[:, -1], best.values[:, -1]
-        if method == "rollout":
-            found = rollout(self.model, x)
-        else:
-            found = (relevance if method == "relevance" else gradient)(self.model, x, chosen)
+        of_class = OF_A_CLASS.get(method)
+        found = rollout(self.model, x) if of_class is None else of_class(self.model, x, chosen)
         words = [f"{self.classes[c]} {p:.0%}" for c, p in zip(chosen.tolist(), likely.tolist(), strict=True)]
         return found, words
 
@@ -120,9 +119,9 @@ def explain(
     rows = []
     for one in models:
         shown = one.pictures(index, decoder, place).permute(0, 2, 3, 1).cpu().numpy()
-        for rank in range(1 if method == "rollout" else min(ranks, len(one.classes))):
+        for rank in range(min(ranks, len(one.classes)) if method in OF_A_CLASS else 1):
             heat, words = one.heat(index, method, rank, place)
-            label = one.name if method == "rollout" else f"{one.name}, {rank + 1}."
+            label = f"{one.name}, {rank + 1}." if method in OF_A_CLASS else one.name
             rows.append((label, shown, heat.cpu().numpy(), words))
     write(out, heat_pictures(rows))
     return {name: ", ".join(words) for name, _, _, words in rows}
