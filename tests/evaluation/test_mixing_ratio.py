@@ -21,7 +21,9 @@ def test_similarity_equals_a_loop() -> None:
     found = similarity_ratio(mixed, first, second)
     for b in range(2):
         for i in range(5):
-            best = [max(torch.cosine_similarity(mixed[b, i], one[b, j], 0) for j in range(5)) for one in (first, second)]
+            best = [
+                max(torch.cosine_similarity(mixed[b, i], one[b, j], 0) for j in range(5)) for one in (first, second)
+            ]
             assert torch.allclose(found[b, i], torch.stack(best).softmax(0)[0], atol=1e-6)
 
 
