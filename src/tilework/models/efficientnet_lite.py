@@ -96,6 +96,7 @@ class EfficientnetLite0(Model):
     """Sixteen inverted residuals; one linear head reads the mean of the last map, and each place of it."""
 
     takes = "pixels"
+    tracks = False
     stem_names = ("conv_stem.", "bn0.")
     head_names = ("fc.",)
 

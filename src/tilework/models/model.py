@@ -33,6 +33,7 @@ class Model(nn.Module):
 
     takes: Stage
     grid: tuple[int, int]
+    tracks: bool = True  # whether it can follow the sources of a mixture
     stem_names: tuple[str, ...] = ()  # how the names of the stem's parameters start
     head_names: tuple[str, ...] = ()  # and those of the head
     prefix: str = ""  # before the names that published checkpoints use

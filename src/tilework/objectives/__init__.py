@@ -7,7 +7,9 @@ from tilework.objectives.masked import Masked, MaskedConfig
 from tilework.objectives.objective import Combined, Objective, ObjectiveConfig, soft_cross_entropy
 from tilework.objectives.reconstruct import Reconstruct, ReconstructConfig
 from tilework.objectives.relabel import Relabel, RelabelConfig
+from tilework.objectives.tl_align import TlAlign, TlAlignConfig, TlAlignTokenLabel, TlAlignTokenLabelConfig
 from tilework.objectives.token_label import TokenLabel, TokenLabelConfig
+from tilework.objectives.trans_mix import TransMix, TransMixConfig
 
 __all__ = [
     "Adapt",
@@ -25,7 +27,13 @@ __all__ = [
     "ReconstructConfig",
     "Relabel",
     "RelabelConfig",
+    "TlAlign",
+    "TlAlignConfig",
+    "TlAlignTokenLabel",
+    "TlAlignTokenLabelConfig",
     "TokenLabel",
     "TokenLabelConfig",
+    "TransMix",
+    "TransMixConfig",
     "soft_cross_entropy",
 ]

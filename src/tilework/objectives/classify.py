@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from tilework.core.batch import Batch
+from tilework.core.batch import Batch, Target
 from tilework.core.errors import InputError
 from tilework.core.rng import Draws
+from tilework.models import Output
 from tilework.objectives.objective import Objective, ObjectiveConfig, soft_cross_entropy, topk_hits
 
 
@@ -42,8 +43,12 @@ class Classify(Objective):
 
     def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Mean loss."""
-        out = self.model(batch.x, mix=batch.mix)
-        return {"loss": soft_cross_entropy(out.logits, batch.target, self.smoothing).mean()}
+        out, target = self.answer(batch)
+        return {"loss": soft_cross_entropy(out.logits, target, self.smoothing).mean()}
+
+    def answer(self, batch: Batch) -> tuple[Output, Target]:
+        """What the model says, and the label it should give: here that of a mixture by area."""
+        return self.model(batch.x, mix=batch.mix), batch.target
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Loss without smoothing, top-1 and top-5 hits of each sample."""

@@ -54,7 +54,8 @@ class TokenLabel(Classify):
 
     def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Mean losses."""
-        out = self.model(batch.x, mix=batch.mix)
-        whole = soft_cross_entropy(out.logits, batch.target, self.smoothing).mean()
+        out, target = self.answer(batch)
+        assert out.dense is not None  # the configuration refused models without
+        whole = soft_cross_entropy(out.logits, target, self.smoothing).mean()
         dense = soft_cross_entropy(out.dense, label_map(batch).target(*out.grid), self.smoothing).mean()
         return {"loss": self.weights[0] * whole + self.weights[1] * dense, "class": whole, "dense": dense}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tilework.recipes import demo, lv_vit, seit, seitpp, tokenizers
+from tilework.recipes import demo, lv_vit, seit, seitpp, tl_align, tokenizers
 from tilework.recipes.chain import check_links, train_chain
 from tilework.recipes.export import export_run, load_exported
 from tilework.recipes.job import plan, prepare, train
@@ -31,6 +31,7 @@ __all__ = [
     "recipes",
     "seit",
     "seitpp",
+    "tl_align",
     "tokenizers",
     "train",
     "train_chain",
