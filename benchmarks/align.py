@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from tilework.augment import PatchCutMix, apply_all
 from tilework.core.batch import Batch, Target
+from tilework.core.memory import keep_freed_memory
 from tilework.core.rng import Draws
 from tilework.layers.attention import Attention
 from tilework.layers.block import Block
@@ -117,6 +118,7 @@ def stepper(objective: Objective, optimiser: torch.optim.Optimizer, batch: Batch
 
 def time_ratios(pairs: int, count: int) -> dict[str, list[float]]:
     """Median, lower and upper quartile of each variant over labels by area."""
+    keep_freed_memory()  # as the training loop does
     model, batch = network(), images(count)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     steps = {name: stepper(kind(model, SMOOTHING), optimiser, batch) for name, kind in VARIANTS.items()}

@@ -50,7 +50,8 @@ def mean_attention(q: Tensor, k: Tensor) -> Tensor:
     One head after another: beside a fused kernel this costs the scores once more, and nothing is kept for the way back.
     """
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
-        total = torch.zeros(q.shape[0], q.shape[2], k.shape[2], device=q.device)
+        mean = torch.zeros(q.shape[0], q.shape[2], k.shape[2], device=q.device)
         for queries, keys in zip(q.float().unbind(1), k.float().unbind(1), strict=True):
-            total += (queries * q.shape[-1] ** -0.5 @ keys.transpose(1, 2)).softmax(-1)
-        return total / q.shape[1]
+            scores = queries * q.shape[-1] ** -0.5 @ keys.transpose(1, 2)  # (B, n, N)
+            mean.add_(scores.softmax(-1), alpha=1 / q.shape[1])
+        return mean
