@@ -7,18 +7,40 @@ from typing import Any
 import pytest
 import torch
 
+from tilework.core.batch import Mix
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError
 from tilework.layers.stems import PatchStemConfig, TokenF16StemConfig, TokenStemConfig
-from tilework.models import ModelConfig, Resnet, Vit, VitConfig, create_model, preset, presets
+from tilework.models import (
+    ModelConfig,
+    Output,
+    Resnet,
+    ResnetConfig,
+    SwinConfig,
+    Vit,
+    VitConfig,
+    create_model,
+    preset,
+    presets,
+)
 
 TOKENS = {"input": "tokens", "code_dim": 32, "grid": (28, 28), "pool": "mean"}
 
 
+SMALL: dict[type[ModelConfig], dict[str, Any]] = {
+    VitConfig: {"width": 16, "depth": 1, "heads": 2},
+    ResnetConfig: {"width": 16},
+    SwinConfig: {"width": 8, "depths": (2, 1, 2, 1), "heads": (1, 2, 2, 4), "window": 2},
+}
+
+
 def small(name: str) -> ModelConfig:
     """A preset with its shape cut down."""
-    changes = {"depth": 1, "heads": 2} if isinstance(presets[name], VitConfig) else {}
-    return preset(name, width=16, **changes)
+    return preset(name, **SMALL[type(presets[name])])
+
+
+TRACKED = [name for name in presets if not isinstance(presets[name], ResnetConfig)]  # they can follow sources
+UNKEPT = [name for name in presets if not isinstance(presets[name], VitConfig)]  # they need every token
 
 
 @pytest.mark.parametrize(
@@ -32,6 +54,8 @@ def small(name: str) -> ModelConfig:
         ("vit_l", {}, 304_326_632),
         ("resnet18", {}, 11_689_512),
         ("resnet50", {}, 25_557_032),
+        ("swin_t", {}, 28_288_354),
+        ("swin_s", {}, 49_606_258),
         ("resnet50", {"input": "tokens", "grid": (28, 28), "code_dim": 32}, 25_557_032 + 64 * (32 * 9 - 3 * 49)),
     ],
 )
@@ -72,12 +96,54 @@ def test_every_preset_tells_the_depth_of_its_parameters(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(presets))
+def test_every_preset_classifies_places(name: str) -> None:
+    model = small(name).build(3, (64, 32), 5).eval()
+    out = model(torch.randn(2, 3, 64, 32))
+    assert out.grid == model.grid
+    assert out.tokens.shape[:2] == (2, out.grid[0] * out.grid[1])
+    assert model.places(out).shape == (2, out.grid[0] * out.grid[1], 5)
+
+
+@pytest.mark.parametrize("name", UNKEPT)
+def test_tokens_that_must_stay_are_not_left_out(name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot leave tokens out"):
+        small(name).build(3, (32, 32), 5)(torch.randn(1, 3, 32, 32), keep=torch.zeros(1, 1).long())
+
+
+@pytest.mark.parametrize("name", TRACKED)
+@pytest.mark.parametrize("training", [True, False])
+def test_every_share_is_whole_and_turns_with_the_mixture(name: str, training: bool) -> None:
+    torch.manual_seed(0)
+    model = small(name).build(3, (64, 64), 5).train(training)
+    x = torch.randn(2, 3, 64, 64)
+
+    def run(mix: Mix | None, track: bool = True) -> Output:
+        torch.manual_seed(1)  # the same branches are dropped
+        return model(x if mix is None or mix.own[0, 0, 0] else x.flip(0), mix=mix, track=track)
+
+    own = torch.zeros(2, 8, 8)
+    own[:, :3, :5] = 1
+    mix, swapped = Mix(torch.tensor([1, 0]), own, True), Mix(torch.tensor([1, 0]), 1 - own, True)
+    alone, mixed, turned = run(None).share, run(mix).share, run(swapped).share
+    assert alone is not None
+    assert mixed is not None
+    assert turned is not None
+    assert mixed.dtype == torch.float32
+    assert not mixed.requires_grad
+    assert torch.allclose(alone, torch.tensor([[1.0, 0.0]] * 2), atol=1e-5)
+    assert torch.allclose(mixed.sum(1), torch.ones(2), atol=1e-5)
+    assert torch.allclose(mixed, turned.flip(1), atol=1e-5)
+    assert torch.allclose(run(mix, track=False).logits, run(mix).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(presets))
 def test_every_preset_survives_the_configuration(name: str) -> None:
     assert decode(ModelConfig, encode(presets[name])) == presets[name]
 
 
 def test_names_of_the_design_are_here() -> None:
     assert {"vit_ti", "vit_s", "vit_b", "vit_l", "deit_ti", "deit_s", "deit_b", "resnet18", "resnet50"} <= set(presets)
+    assert {"swin_t", "swin_s"} <= set(presets)
 
 
 def test_deit_differs_from_vit_by_drop_path() -> None:

@@ -182,3 +182,31 @@ class TokenF16StemConfig(StemConfig):
     def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
         """The stem for codes of `channels` dimensions on `grid`."""
         return TokenF16Stem(channels, grid, width)
+
+
+class TokenFineStem(Stem):
+    """Code map to tokens on a grid twice as fine, with overlapping 4x4 windows: the Stem-Adapter turned around.
+
+    For pyramids: their first stage has a token for every 4 px, a code of an f8 tokenizer stands for 8. Our choice.
+    """
+
+    takes: Stage = "map"
+
+    def __init__(self, code_dim: int, grid: tuple[int, int], width: int) -> None:
+        super().__init__()
+        self.grid = (2 * grid[0], 2 * grid[1])
+        self.proj = nn.ConvTranspose2d(code_dim, width, kernel_size=4, stride=2, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
+        """Returns (B, D, 2H, 2W)."""
+        return self.proj(x)
+
+
+@StemConfig.choices.add("token_fine")
+@dataclass(frozen=True)
+class TokenFineStemConfig(StemConfig):
+    """A grid of tokens twice as fine as that of the codes, for Swin, PVT and ConvNeXt."""
+
+    def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
+        """The stem for codes of `channels` dimensions on `grid`."""
+        return TokenFineStem(channels, grid, width)

@@ -3,6 +3,7 @@
 from tilework.models.efficientnet_lite import EfficientnetLite0, EfficientnetLite0Config
 from tilework.models.model import Model, ModelConfig, Output
 from tilework.models.resnet import Resnet, ResnetConfig
+from tilework.models.swin import Swin, SwinConfig
 from tilework.models.timm_bridge import TimmConfig, TimmModel
 from tilework.models.token_adapt import TokenAdaptModel, TokenAdaptModelConfig
 from tilework.models.vit import Vit, VitConfig
@@ -18,6 +19,8 @@ __all__ = [
     "Output",
     "Resnet",
     "ResnetConfig",
+    "Swin",
+    "SwinConfig",
     "TimmConfig",
     "TimmModel",
     "TokenAdaptModel",

@@ -41,7 +41,7 @@ def adopt(model: Model, tensors: Mapping[str, Tensor], grid: tuple[int, int] | N
     Nothing is changed if the weights are refused. grid: token grid of the checkpoint, if it is not a square.
     """
     own = {name.removeprefix(model.prefix): tensor for name, tensor in model.state_dict().items()}
-    given = _like(own, {name.removeprefix(model.prefix): tensor for name, tensor in tensors.items()})
+    given = _like(own, model.translate({name.removeprefix(model.prefix): t for name, t in tensors.items()}))
     fresh: set[str] = set()
     for starts in (model.stem_names, model.head_names):
         mine, theirs = _shapes(own, starts), _shapes(given, starts)
