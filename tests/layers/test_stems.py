@@ -8,6 +8,8 @@ from torch.nn import functional as F
 
 from tilework.core.errors import ConfigError
 from tilework.layers.stems import (
+    OverlapStem,
+    OverlapStemConfig,
     PatchStem,
     PatchStemConfig,
     StemConfig,
@@ -35,6 +37,7 @@ def test_every_stem_gives_the_grid_it_promises(name: str, grid: tuple[int, int])
     ("config", "takes", "grid"),
     [
         (PatchStemConfig(patch=8), "pixels", (4, 6)),
+        (OverlapStemConfig(patch=8), "pixels", (4, 6)),
         (TokenStemConfig(), "map", (16, 24)),
         (TokenF16StemConfig(), "map", (32, 48)),
         (TokenFineStemConfig(), "map", (64, 96)),
@@ -56,6 +59,16 @@ def test_patch_stem_is_one_linear_map_per_patch() -> None:
         for column in range(3):
             patch = x[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4].flatten(1)
             assert torch.allclose(out[:, :, row, column], patch @ weight.T + stem.proj.bias, atol=1e-5)
+
+
+def test_overlap_stem_reaches_one_less_than_a_patch_beyond_its_corner() -> None:
+    torch.manual_seed(0)
+    stem, x = OverlapStem(3, (8, 12), 5, patch=4), torch.randn(2, 3, 8, 12)
+    padded, weight = F.pad(x, (3, 3, 3, 3)), stem.proj.weight.flatten(1)
+    window = padded[:, :, 4:11, 8:15].flatten(1)  # of row 1, column 2
+    assert torch.allclose(stem(x)[:, :, 1, 2], window @ weight.T + stem.proj.bias, atol=1e-5)
+    with pytest.raises(ConfigError, match="8x13 does not divide into patches of 4"):
+        OverlapStem(3, (8, 13), 5, patch=4)
 
 
 def test_token_fine_stem_adds_what_each_code_says_of_the_4x4_tokens_around_it() -> None:

@@ -2,6 +2,7 @@
 
 from tilework.models.efficientnet_lite import EfficientnetLite0, EfficientnetLite0Config
 from tilework.models.model import Model, ModelConfig, Output
+from tilework.models.pvt_v2 import PvtV2, PvtV2Config
 from tilework.models.resnet import Resnet, ResnetConfig
 from tilework.models.swin import Swin, SwinConfig
 from tilework.models.timm_bridge import TimmConfig, TimmModel
@@ -17,6 +18,8 @@ __all__ = [
     "Model",
     "ModelConfig",
     "Output",
+    "PvtV2",
+    "PvtV2Config",
     "Resnet",
     "ResnetConfig",
     "Swin",
