@@ -14,6 +14,7 @@ from tilework.layers.stems import PatchStemConfig, TokenF16StemConfig, TokenStem
 from tilework.models import (
     ModelConfig,
     Output,
+    PvtConfig,
     PvtV2Config,
     Resnet,
     ResnetConfig,
@@ -31,6 +32,7 @@ TOKENS = {"input": "tokens", "code_dim": 32, "grid": (28, 28), "pool": "mean"}
 SMALL: dict[type[ModelConfig], dict[str, Any]] = {
     VitConfig: {"width": 16, "depth": 1, "heads": 2},
     ResnetConfig: {"width": 16},
+    PvtConfig: {"widths": (8, 8, 16, 16), "depths": (1, 2, 1, 1), "heads": (1, 2, 2, 4), "mlp_ratios": (2, 2, 2, 2)},
     PvtV2Config: {"widths": (8, 8, 16, 16), "depths": (1, 2, 1, 1), "heads": (1, 2, 2, 4), "mlp_ratios": (2, 2, 2, 2)},
     SwinConfig: {"width": 8, "depths": (2, 1, 2, 1), "heads": (1, 2, 2, 4), "window": 2},
 }
@@ -56,6 +58,8 @@ UNKEPT = [name for name in presets if not isinstance(presets[name], VitConfig)] 
         ("vit_l", {}, 304_326_632),
         ("resnet18", {}, 11_689_512),
         ("resnet50", {}, 25_557_032),
+        ("pvt_small", {}, 24_485_864),
+        ("pvt_medium", {}, 44_208_104),
         ("pvt_v2_b1", {}, 14_009_000),
         ("pvt_v2_b2", {}, 25_362_856),
         ("swin_t", {}, 28_288_354),
@@ -147,7 +151,7 @@ def test_every_preset_survives_the_configuration(name: str) -> None:
 
 def test_names_of_the_design_are_here() -> None:
     assert {"vit_ti", "vit_s", "vit_b", "vit_l", "deit_ti", "deit_s", "deit_b", "resnet18", "resnet50"} <= set(presets)
-    assert {"pvt_v2_b1", "pvt_v2_b2", "swin_t", "swin_s"} <= set(presets)
+    assert {"pvt_small", "pvt_medium", "pvt_v2_b1", "pvt_v2_b2", "swin_t", "swin_s"} <= set(presets)
 
 
 def test_deit_differs_from_vit_by_drop_path() -> None:

@@ -2,6 +2,7 @@
 
 from tilework.models.efficientnet_lite import EfficientnetLite0, EfficientnetLite0Config
 from tilework.models.model import Model, ModelConfig, Output
+from tilework.models.pvt import Pvt, PvtConfig
 from tilework.models.pvt_v2 import PvtV2, PvtV2Config
 from tilework.models.resnet import Resnet, ResnetConfig
 from tilework.models.swin import Swin, SwinConfig
@@ -18,6 +19,8 @@ __all__ = [
     "Model",
     "ModelConfig",
     "Output",
+    "Pvt",
+    "PvtConfig",
     "PvtV2",
     "PvtV2Config",
     "Resnet",

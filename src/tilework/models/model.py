@@ -55,6 +55,11 @@ class Model(nn.Module):
             )
         return out.dense
 
+    @property
+    def position_grids(self) -> dict[str, tuple[int, int]]:
+        """Grids of the position embeddings, by name: so that they can be resized."""
+        return {"pos_embed": self.grid}
+
     def translate(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tensors of a published checkpoint by our names, without those that the network computes."""
         return dict(tensors)
