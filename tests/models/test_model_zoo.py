@@ -19,6 +19,7 @@ from tilework.models import (
     Resnet,
     ResnetConfig,
     SwinConfig,
+    T2tVitConfig,
     Vit,
     VitConfig,
     create_model,
@@ -34,6 +35,7 @@ SMALL: dict[type[ModelConfig], dict[str, Any]] = {
     ResnetConfig: {"width": 16},
     PvtConfig: {"widths": (8, 8, 16, 16), "depths": (1, 2, 1, 1), "heads": (1, 2, 2, 4), "mlp_ratios": (2, 2, 2, 2)},
     PvtV2Config: {"widths": (8, 8, 16, 16), "depths": (1, 2, 1, 1), "heads": (1, 2, 2, 4), "mlp_ratios": (2, 2, 2, 2)},
+    T2tVitConfig: {"width": 16, "depth": 1, "heads": 2},
     SwinConfig: {"width": 8, "depths": (2, 1, 2, 1), "heads": (1, 2, 2, 4), "window": 2},
 }
 
@@ -44,7 +46,7 @@ def small(name: str) -> ModelConfig:
 
 
 TRACKED = [name for name in presets if not isinstance(presets[name], ResnetConfig)]  # they can follow sources
-UNKEPT = [name for name in presets if not isinstance(presets[name], VitConfig)]  # they need every token
+UNKEPT = [name for name in presets if not isinstance(presets[name], VitConfig | T2tVitConfig)]  # they need every token
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,8 @@ UNKEPT = [name for name in presets if not isinstance(presets[name], VitConfig)] 
         ("pvt_medium", {}, 44_208_104),
         ("pvt_v2_b1", {}, 14_009_000),
         ("pvt_v2_b2", {}, 25_362_856),
+        ("t2t_vit_14", {}, 21_545_550),  # 79,744 of them fixed: positions and random features
+        ("t2t_vit_19", {}, 39_177_422),
         ("swin_t", {}, 28_288_354),
         ("swin_s", {}, 49_606_258),
         ("resnet50", {"input": "tokens", "grid": (28, 28), "code_dim": 32}, 25_557_032 + 64 * (32 * 9 - 3 * 49)),
@@ -151,7 +155,9 @@ def test_every_preset_survives_the_configuration(name: str) -> None:
 
 def test_names_of_the_design_are_here() -> None:
     assert {"vit_ti", "vit_s", "vit_b", "vit_l", "deit_ti", "deit_s", "deit_b", "resnet18", "resnet50"} <= set(presets)
-    assert {"pvt_small", "pvt_medium", "pvt_v2_b1", "pvt_v2_b2", "swin_t", "swin_s"} <= set(presets)
+    assert {"pvt_small", "pvt_medium", "pvt_v2_b1", "pvt_v2_b2", "swin_t", "swin_s", "t2t_vit_14", "t2t_vit_19"} <= set(
+        presets
+    )
 
 
 def test_deit_differs_from_vit_by_drop_path() -> None:

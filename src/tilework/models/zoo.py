@@ -15,6 +15,7 @@ from tilework.models.pvt import PvtConfig
 from tilework.models.pvt_v2 import PvtV2Config
 from tilework.models.resnet import ResnetConfig
 from tilework.models.swin import SwinConfig
+from tilework.models.t2t_vit import T2tVitConfig
 from tilework.models.timm_bridge import TimmConfig
 from tilework.models.vit import VitConfig
 
@@ -57,6 +58,8 @@ presets.add("pvt_v2_b1")(PvtV2Config(depths=(2, 2, 2, 2), drop_path=0.1))
 presets.add("pvt_v2_b2")(PvtV2Config(drop_path=0.1))
 presets.add("swin_t")(SwinConfig(drop_path=0.2))
 presets.add("swin_s")(SwinConfig(depths=(2, 2, 18, 2), drop_path=0.3))
+presets.add("t2t_vit_14")(T2tVitConfig(drop_path=0.1))
+presets.add("t2t_vit_19")(T2tVitConfig(width=448, depth=19, heads=7, drop_path=0.1))
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
