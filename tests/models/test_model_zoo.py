@@ -12,6 +12,8 @@ from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError
 from tilework.layers.stems import PatchStemConfig, TokenF16StemConfig, TokenStemConfig
 from tilework.models import (
+    ConvnextConfig,
+    MlpMixerConfig,
     ModelConfig,
     Output,
     PvtConfig,
@@ -35,6 +37,8 @@ SMALL: dict[type[ModelConfig], dict[str, Any]] = {
     ResnetConfig: {"width": 16},
     PvtConfig: {"widths": (8, 8, 16, 16), "depths": (1, 2, 1, 1), "heads": (1, 2, 2, 4), "mlp_ratios": (2, 2, 2, 2)},
     PvtV2Config: {"widths": (8, 8, 16, 16), "depths": (1, 2, 1, 1), "heads": (1, 2, 2, 4), "mlp_ratios": (2, 2, 2, 2)},
+    MlpMixerConfig: {"width": 16, "depth": 2, "token_hidden": 8, "channel_hidden": 16},
+    ConvnextConfig: {"widths": (8, 8, 16, 16), "depths": (1, 2, 1, 1), "scale": 0.5},
     T2tVitConfig: {"width": 16, "depth": 1, "heads": 2},
     SwinConfig: {"width": 8, "depths": (2, 1, 2, 1), "heads": (1, 2, 2, 4), "window": 2},
 }
@@ -66,6 +70,8 @@ UNKEPT = [name for name in presets if not isinstance(presets[name], VitConfig | 
         ("pvt_v2_b2", {}, 25_362_856),
         ("t2t_vit_14", {}, 21_545_550),  # 79,744 of them fixed: positions and random features
         ("t2t_vit_19", {}, 39_177_422),
+        ("mixer_s16", {}, 18_528_264),
+        ("convnext_t", {}, 28_589_128),
         ("swin_t", {}, 28_288_354),
         ("swin_s", {}, 49_606_258),
         ("resnet50", {"input": "tokens", "grid": (28, 28), "code_dim": 32}, 25_557_032 + 64 * (32 * 9 - 3 * 49)),

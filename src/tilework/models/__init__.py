@@ -1,6 +1,8 @@
 """Whole networks: `create_model(name, ...)`, and weights for them: `adopt(model, read_weights(path))`."""
 
+from tilework.models.convnext import Convnext, ConvnextConfig
 from tilework.models.efficientnet_lite import EfficientnetLite0, EfficientnetLite0Config
+from tilework.models.mlp_mixer import MlpMixer, MlpMixerConfig
 from tilework.models.model import Model, ModelConfig, Output
 from tilework.models.pvt import Pvt, PvtConfig
 from tilework.models.pvt_v2 import PvtV2, PvtV2Config
@@ -15,8 +17,12 @@ from tilework.models.zoo import create_model, preset, presets
 
 __all__ = [
     "Adopted",
+    "Convnext",
+    "ConvnextConfig",
     "EfficientnetLite0",
     "EfficientnetLite0Config",
+    "MlpMixer",
+    "MlpMixerConfig",
     "Model",
     "ModelConfig",
     "Output",

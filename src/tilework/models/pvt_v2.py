@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
+from tilework.layers.residual import add_branch
 from tilework.layers.shares import convolve_shares, pool_shares
 from tilework.layers.spatial_reduction import SpatialReductionAttention
 from tilework.layers.stems import OverlapStem, OverlapStemConfig, Stem, StemConfig, TokenFineStemConfig
@@ -80,11 +81,8 @@ class PvtV2Block(Block):
     def forward(self, x: Tensor, share: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """x: (B, N, D); share: (B, N, S) or None."""
         for norm, branch in ((self.norm1, self.attn), (self.norm2, self.mlp)):
-            kept = self._kept(x)
             y, mixed = branch(norm(x), share)
-            x = x + self._drop(y, kept)
-            if share is not None:
-                share = (share + mixed) / 2 if kept is None else torch.where(kept, (share + mixed) / 2, share)
+            x, share = add_branch(x, y, self.drop_path if self.training else 0.0, share, mixed)
         return x, share
 
 

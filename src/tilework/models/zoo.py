@@ -10,6 +10,8 @@ from torch import nn
 from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry, nearest
 from tilework.layers.stems import ConvStemConfig, StemConfig
+from tilework.models.convnext import ConvnextConfig
+from tilework.models.mlp_mixer import MlpMixerConfig
 from tilework.models.model import ModelConfig
 from tilework.models.pvt import PvtConfig
 from tilework.models.pvt_v2 import PvtV2Config
@@ -58,6 +60,8 @@ presets.add("pvt_v2_b1")(PvtV2Config(depths=(2, 2, 2, 2), drop_path=0.1))
 presets.add("pvt_v2_b2")(PvtV2Config(drop_path=0.1))
 presets.add("swin_t")(SwinConfig(drop_path=0.2))
 presets.add("swin_s")(SwinConfig(depths=(2, 2, 18, 2), drop_path=0.3))
+presets.add("mixer_s16")(MlpMixerConfig())
+presets.add("convnext_t")(ConvnextConfig(drop_path=0.1))
 presets.add("t2t_vit_14")(T2tVitConfig(drop_path=0.1))
 presets.add("t2t_vit_19")(T2tVitConfig(width=448, depth=19, heads=7, drop_path=0.1))
 
