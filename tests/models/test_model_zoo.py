@@ -144,7 +144,9 @@ def test_every_preset_becomes_an_onnx_graph(name: str, tmp_path: Path) -> None:
     for parameter in model.parameters():
         parameter.data += 0.02 * torch.randn_like(parameter)  # the head of a Mixer starts at zero
     x = torch.randn(3, 3, 64, 64)
-    program = torch.onnx.export(Logits(model), (x,), dynamic_shapes={"x": {0: "batch"}}, dynamo=True, verbose=False)
+    program = torch.onnx.export(
+        Logits(model).eval(), (x,), dynamic_shapes={"x": {0: "batch"}}, dynamo=True, verbose=False
+    )
     assert program is not None
     program.save(tmp_path / "model.onnx")
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
