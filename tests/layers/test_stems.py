@@ -8,11 +8,15 @@ from torch.nn import functional as F
 
 from tilework.core.errors import ConfigError
 from tilework.layers.stems import (
+    OverlapStem,
+    OverlapStemConfig,
     PatchStem,
     PatchStemConfig,
     StemConfig,
     TokenF16Stem,
     TokenF16StemConfig,
+    TokenFineStem,
+    TokenFineStemConfig,
     TokenPatchStem,
     TokenPatchStemConfig,
     TokenStem,
@@ -33,8 +37,10 @@ def test_every_stem_gives_the_grid_it_promises(name: str, grid: tuple[int, int])
     ("config", "takes", "grid"),
     [
         (PatchStemConfig(patch=8), "pixels", (4, 6)),
+        (OverlapStemConfig(patch=8), "pixels", (4, 6)),
         (TokenStemConfig(), "map", (16, 24)),
         (TokenF16StemConfig(), "map", (32, 48)),
+        (TokenFineStemConfig(), "map", (64, 96)),
         (TokenPatchStemConfig(), "map", (16, 24)),
         (TokenPatchStemConfig(patch=4), "map", (8, 12)),
     ],
@@ -53,6 +59,29 @@ def test_patch_stem_is_one_linear_map_per_patch() -> None:
         for column in range(3):
             patch = x[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4].flatten(1)
             assert torch.allclose(out[:, :, row, column], patch @ weight.T + stem.proj.bias, atol=1e-5)
+
+
+def test_overlap_stem_reaches_one_less_than_a_patch_beyond_its_corner() -> None:
+    torch.manual_seed(0)
+    stem, x = OverlapStem(3, (8, 12), 5, patch=4), torch.randn(2, 3, 8, 12)
+    padded, weight = F.pad(x, (3, 3, 3, 3)), stem.proj.weight.flatten(1)
+    window = padded[:, :, 4:11, 8:15].flatten(1)  # of row 1, column 2
+    assert torch.allclose(stem(x)[:, :, 1, 2], window @ weight.T + stem.proj.bias, atol=1e-5)
+    with pytest.raises(ConfigError, match="8x13 does not divide into patches of 4"):
+        OverlapStem(3, (8, 13), 5, patch=4)
+
+
+def test_token_fine_stem_adds_what_each_code_says_of_the_4x4_tokens_around_it() -> None:
+    torch.manual_seed(0)
+    stem, x = TokenFineStem(3, (2, 3), 5), torch.randn(2, 3, 2, 3)
+    wanted = torch.zeros(2, 5, 6, 8)  # with a margin of one token
+    for row in range(2):
+        for column in range(3):
+            said = torch.einsum("bc,cdij->bdij", x[:, :, row, column], stem.proj.weight)
+            wanted[:, :, 2 * row : 2 * row + 4, 2 * column : 2 * column + 4] += said
+    assert stem.proj.bias is not None
+    wanted = wanted[:, :, 1:-1, 1:-1] + stem.proj.bias[:, None, None]
+    assert torch.allclose(stem(x), wanted, atol=1e-5)
 
 
 def test_token_stem_is_one_linear_map_per_overlapping_window() -> None:

@@ -2,23 +2,69 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from tilework.core.batch import Mix
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError
 from tilework.layers.stems import PatchStemConfig, TokenF16StemConfig, TokenStemConfig
-from tilework.models import ModelConfig, Resnet, Vit, VitConfig, create_model, preset, presets
+from tilework.models import (
+    ConvnextConfig,
+    MlpMixerConfig,
+    ModelConfig,
+    Output,
+    PvtConfig,
+    PvtV2Config,
+    Resnet,
+    ResnetConfig,
+    SwinConfig,
+    T2tVitConfig,
+    Vit,
+    VitConfig,
+    adopt,
+    create_model,
+    preset,
+    presets,
+)
 
 TOKENS = {"input": "tokens", "code_dim": 32, "grid": (28, 28), "pool": "mean"}
 
 
+SMALL: dict[type[ModelConfig], dict[str, Any]] = {
+    VitConfig: {"width": 16, "depth": 1, "heads": 2},
+    ResnetConfig: {"width": 16},
+    PvtConfig: {"widths": (8, 8, 16, 16), "depths": (1, 2, 1, 1), "heads": (1, 2, 2, 4), "mlp_ratios": (2, 2, 2, 2)},
+    PvtV2Config: {"widths": (8, 8, 16, 16), "depths": (1, 2, 1, 1), "heads": (1, 2, 2, 4), "mlp_ratios": (2, 2, 2, 2)},
+    MlpMixerConfig: {"width": 16, "depth": 2, "token_hidden": 8, "channel_hidden": 16},
+    ConvnextConfig: {"widths": (8, 8, 16, 16), "depths": (1, 2, 1, 1), "scale": 0.5},
+    T2tVitConfig: {"width": 16, "depth": 1, "heads": 2},
+    SwinConfig: {"width": 8, "depths": (2, 1, 2, 1), "heads": (1, 2, 2, 4), "window": 2},
+}
+
+
+class Logits(nn.Module):
+    """What an exported graph gives."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x).logits
+
+
 def small(name: str) -> ModelConfig:
     """A preset with its shape cut down."""
-    changes = {"depth": 1, "heads": 2} if isinstance(presets[name], VitConfig) else {}
-    return preset(name, width=16, **changes)
+    return preset(name, **SMALL[type(presets[name])])
+
+
+TRACKED = [name for name in presets if not isinstance(presets[name], ResnetConfig)]  # they can follow sources
+UNKEPT = [name for name in presets if not isinstance(presets[name], VitConfig | T2tVitConfig)]  # they need every token
 
 
 @pytest.mark.parametrize(
@@ -32,6 +78,16 @@ def small(name: str) -> ModelConfig:
         ("vit_l", {}, 304_326_632),
         ("resnet18", {}, 11_689_512),
         ("resnet50", {}, 25_557_032),
+        ("pvt_small", {}, 24_485_864),
+        ("pvt_medium", {}, 44_208_104),
+        ("pvt_v2_b1", {}, 14_009_000),
+        ("pvt_v2_b2", {}, 25_362_856),
+        ("t2t_vit_14", {}, 21_545_550),  # 79,744 of them fixed: positions and random features
+        ("t2t_vit_19", {}, 39_177_422),
+        ("mixer_s16", {}, 18_528_264),
+        ("convnext_t", {}, 28_589_128),
+        ("swin_t", {}, 28_288_354),
+        ("swin_s", {}, 49_606_258),
         ("resnet50", {"input": "tokens", "grid": (28, 28), "code_dim": 32}, 25_557_032 + 64 * (32 * 9 - 3 * 49)),
     ],
 )
@@ -72,12 +128,96 @@ def test_every_preset_tells_the_depth_of_its_parameters(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(presets))
+def test_every_preset_knows_its_own_weights(name: str) -> None:
+    model = small(name).build(3, (32, 32), 5)
+    assert adopt(model, model.state_dict()).kept == tuple(model.state_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(presets))
+def test_every_preset_becomes_an_onnx_graph(name: str, tmp_path: Path) -> None:
+    for package in ("onnx", "onnxscript"):
+        pytest.importorskip(package)
+    runtime = pytest.importorskip("onnxruntime")
+    torch.manual_seed(0)
+    model = small(name).build(3, (64, 64), 5).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.02 * torch.randn_like(parameter)  # the head of a Mixer starts at zero
+    x = torch.randn(3, 3, 64, 64)
+    program = torch.onnx.export(
+        Logits(model).eval(), (x,), dynamic_shapes={"x": {0: "batch"}}, dynamo=True, verbose=False
+    )
+    assert program is not None
+    program.save(tmp_path / "model.onnx")
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    for count in (1, 3):
+        (logits,) = session.run(None, {session.get_inputs()[0].name: x[:count].numpy()})
+        assert torch.allclose(torch.from_numpy(logits), model(x[:count]).logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", TRACKED)
+def test_every_share_is_whole_in_half_precision(name: str) -> None:
+    torch.manual_seed(0)
+    model = small(name).build(3, (64, 64), 5).eval()
+    mix = Mix(torch.tensor([1, 0]), (torch.rand(2, 8, 8) < 0.5).float())
+    x = torch.randn(2, 3, 64, 64).to(memory_format=torch.channels_last)
+    with torch.autocast("cpu", torch.bfloat16):
+        share = model(x, mix=mix, track=True).share
+    assert share.dtype == torch.float32
+    assert torch.allclose(share.sum(1), torch.ones(2), atol=5e-3)
+
+
+@pytest.mark.parametrize("name", list(presets))
+def test_every_preset_classifies_places(name: str) -> None:
+    model = small(name).build(3, (64, 32), 5).eval()
+    out = model(torch.randn(2, 3, 64, 32))
+    assert out.grid == model.grid
+    assert out.tokens.shape[:2] == (2, out.grid[0] * out.grid[1])
+    assert model.places(out).shape == (2, out.grid[0] * out.grid[1], 5)
+
+
+@pytest.mark.parametrize("name", UNKEPT)
+def test_tokens_that_must_stay_are_not_left_out(name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot leave tokens out"):
+        small(name).build(3, (32, 32), 5)(torch.randn(1, 3, 32, 32), keep=torch.zeros(1, 1).long())
+
+
+@pytest.mark.parametrize("name", TRACKED)
+@pytest.mark.parametrize("training", [True, False])
+def test_every_share_is_whole_and_turns_with_the_mixture(name: str, training: bool) -> None:
+    torch.manual_seed(0)
+    model = small(name).build(3, (64, 64), 5).train(training)
+    x = torch.randn(2, 3, 64, 64)
+
+    def run(mix: Mix | None, track: bool = True) -> Output:
+        torch.manual_seed(1)  # the same branches are dropped
+        return model(x if mix is None or mix.own[0, 0, 0] else x.flip(0), mix=mix, track=track)
+
+    own = torch.zeros(2, 8, 8)
+    own[:, :3, :5] = 1
+    mix, swapped = Mix(torch.tensor([1, 0]), own, True), Mix(torch.tensor([1, 0]), 1 - own, True)
+    alone, mixed, turned = run(None).share, run(mix).share, run(swapped).share
+    assert alone is not None
+    assert mixed is not None
+    assert turned is not None
+    assert mixed.dtype == torch.float32
+    assert not mixed.requires_grad
+    assert torch.allclose(alone, torch.tensor([[1.0, 0.0]] * 2), atol=1e-5)
+    assert torch.allclose(mixed.sum(1), torch.ones(2), atol=1e-5)
+    assert torch.allclose(mixed, turned.flip(1), atol=1e-5)
+    assert torch.allclose(run(mix, track=False).logits, run(mix).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(presets))
 def test_every_preset_survives_the_configuration(name: str) -> None:
     assert decode(ModelConfig, encode(presets[name])) == presets[name]
 
 
 def test_names_of_the_design_are_here() -> None:
     assert {"vit_ti", "vit_s", "vit_b", "vit_l", "deit_ti", "deit_s", "deit_b", "resnet18", "resnet50"} <= set(presets)
+    assert {"pvt_small", "pvt_medium", "pvt_v2_b1", "pvt_v2_b2", "swin_t", "swin_s", "t2t_vit_14", "t2t_vit_19"} <= set(
+        presets
+    )
 
 
 def test_deit_differs_from_vit_by_drop_path() -> None:

@@ -111,6 +111,35 @@ class ConvStemConfig(StemConfig):
         return ConvStem(channels, grid, width, self)
 
 
+class OverlapStem(Stem):
+    """Pixels to tokens by windows that reach into the next patches: 2 patch - 1 wide (PVTv2)."""
+
+    takes: Stage = "pixels"
+
+    def __init__(self, channels: int, grid: tuple[int, int], width: int, patch: int) -> None:
+        super().__init__()
+        if grid[0] % patch or grid[1] % patch:
+            raise ConfigError(f"a grid of {grid[0]}x{grid[1]} does not divide into patches of {patch}", "change a size")
+        self.grid = (grid[0] // patch, grid[1] // patch)
+        self.proj = nn.Conv2d(channels, width, 2 * patch - 1, stride=patch, padding=patch - 1)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, 3, H, W)
+        """Returns (B, D, h, w)."""
+        return self.proj(x)
+
+
+@StemConfig.choices.add("overlap")
+@dataclass(frozen=True)
+class OverlapStemConfig(StemConfig):
+    """PVTv2's overlapping patches."""
+
+    patch: int = 4
+
+    def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
+        """The stem for an image of `grid` pixels."""
+        return OverlapStem(channels, grid, width, self.patch)
+
+
 class TokenStem(Stem):
     """Code map to tokens with overlapping 4x4 windows (SeiT, Stem-Adapter)."""
 
@@ -182,3 +211,31 @@ class TokenF16StemConfig(StemConfig):
     def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
         """The stem for codes of `channels` dimensions on `grid`."""
         return TokenF16Stem(channels, grid, width)
+
+
+class TokenFineStem(Stem):
+    """Code map to tokens on a grid twice as fine, with overlapping 4x4 windows: the Stem-Adapter turned around.
+
+    For pyramids: their first stage has a token for every 4 px, a code of an f8 tokenizer stands for 8. Our choice.
+    """
+
+    takes: Stage = "map"
+
+    def __init__(self, code_dim: int, grid: tuple[int, int], width: int) -> None:
+        super().__init__()
+        self.grid = (2 * grid[0], 2 * grid[1])
+        self.proj = nn.ConvTranspose2d(code_dim, width, kernel_size=4, stride=2, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
+        """Returns (B, D, 2H, 2W)."""
+        return self.proj(x)
+
+
+@StemConfig.choices.add("token_fine")
+@dataclass(frozen=True)
+class TokenFineStemConfig(StemConfig):
+    """A grid of tokens twice as fine as that of the codes, for Swin, PVT and ConvNeXt."""
+
+    def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
+        """The stem for codes of `channels` dimensions on `grid`."""
+        return TokenFineStem(channels, grid, width)

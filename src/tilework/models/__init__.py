@@ -1,8 +1,14 @@
 """Whole networks: `create_model(name, ...)`, and weights for them: `adopt(model, read_weights(path))`."""
 
+from tilework.models.convnext import Convnext, ConvnextConfig
 from tilework.models.efficientnet_lite import EfficientnetLite0, EfficientnetLite0Config
+from tilework.models.mlp_mixer import MlpMixer, MlpMixerConfig
 from tilework.models.model import Model, ModelConfig, Output
+from tilework.models.pvt import Pvt, PvtConfig
+from tilework.models.pvt_v2 import PvtV2, PvtV2Config
 from tilework.models.resnet import Resnet, ResnetConfig
+from tilework.models.swin import Swin, SwinConfig
+from tilework.models.t2t_vit import T2tVit, T2tVitConfig, TokensToTokenConfig
 from tilework.models.timm_bridge import TimmConfig, TimmModel
 from tilework.models.token_adapt import TokenAdaptModel, TokenAdaptModelConfig
 from tilework.models.vit import Vit, VitConfig
@@ -11,17 +17,30 @@ from tilework.models.zoo import create_model, preset, presets
 
 __all__ = [
     "Adopted",
+    "Convnext",
+    "ConvnextConfig",
     "EfficientnetLite0",
     "EfficientnetLite0Config",
+    "MlpMixer",
+    "MlpMixerConfig",
     "Model",
     "ModelConfig",
     "Output",
+    "Pvt",
+    "PvtConfig",
+    "PvtV2",
+    "PvtV2Config",
     "Resnet",
     "ResnetConfig",
+    "Swin",
+    "SwinConfig",
+    "T2tVit",
+    "T2tVitConfig",
     "TimmConfig",
     "TimmModel",
     "TokenAdaptModel",
     "TokenAdaptModelConfig",
+    "TokensToTokenConfig",
     "Vit",
     "VitConfig",
     "adopt",

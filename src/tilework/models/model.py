@@ -5,6 +5,7 @@ B batch | D width | h, w token grid | N = h w | S sources | K classes
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -54,6 +55,15 @@ class Model(nn.Module):
                 f"a {type(self).__name__} does not classify places", "choose a network with a spatial map"
             )
         return out.dense
+
+    @property
+    def position_grids(self) -> dict[str, tuple[int, int]]:
+        """Grids of the position embeddings, by name: so that they can be resized."""
+        return {"pos_embed": self.grid}
+
+    def translate(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors of a published checkpoint by our names, without those that the network computes."""
+        return dict(tensors)
 
     def layer_of(self, name: str) -> int:
         """Depth of a parameter, 0 for the stem: for learning rates that fall with depth."""

@@ -21,7 +21,6 @@ from tilework.models.model import Model
 
 TORCH_FILES = (".pt", ".pth", ".ckpt", ".bin")
 WRAPPERS = ("model_ema", "state_dict", "model")  # keys under which others keep the tensors; the averaged ones first
-POSITIONS = "pos_embed"  # (1, c + N, D)
 NORMS = ("norm.", "fc_norm.")  # the last norm of a ViT: before a class token is read, after a mean is taken
 COUNTERS = "num_batches_tracked"  # of batch norms; older checkpoints have none, and nothing reads them
 
@@ -41,7 +40,7 @@ def adopt(model: Model, tensors: Mapping[str, Tensor], grid: tuple[int, int] | N
     Nothing is changed if the weights are refused. grid: token grid of the checkpoint, if it is not a square.
     """
     own = {name.removeprefix(model.prefix): tensor for name, tensor in model.state_dict().items()}
-    given = _like(own, {name.removeprefix(model.prefix): tensor for name, tensor in tensors.items()})
+    given = _like(own, model.translate({name.removeprefix(model.prefix): t for name, t in tensors.items()}))
     fresh: set[str] = set()
     for starts in (model.stem_names, model.head_names):
         mine, theirs = _shapes(own, starts), _shapes(given, starts)
@@ -49,7 +48,7 @@ def adopt(model: Model, tensors: Mapping[str, Tensor], grid: tuple[int, int] | N
             fresh |= mine.keys() | theirs.keys()
     taken = {name: tensor for name, tensor in given.items() if name not in fresh}
     for name in [*own, *taken]:
-        if name not in fresh and (misfit := _misfit(name, own.get(name), taken.get(name))):
+        if name not in fresh and (misfit := _misfit(own.get(name), taken.get(name), name in model.position_grids)):
             raise ConfigError(
                 f"these weights are a checkpoint of another model, as '{name}' {misfit}",
                 "set the model as it was trained, or give another checkpoint",
@@ -58,9 +57,12 @@ def adopt(model: Model, tensors: Mapping[str, Tensor], grid: tuple[int, int] | N
         if not tensor.isfinite().all():
             raise InputError(f"'{name}' of the checkpoint is not finite", "give one from before training broke down")
     resized = set()
-    if POSITIONS in taken and (own[POSITIONS].shape != taken[POSITIONS].shape or grid not in (None, model.grid)):
-        taken[POSITIONS] = _fit_positions(taken[POSITIONS], own[POSITIONS], model.grid, grid)
-        resized.add(POSITIONS)
+    for name, here in model.position_grids.items():
+        if name in taken and (own[name].shape != taken[name].shape or grid not in (None, model.grid)):
+            finer = here[0] // model.grid[0]  # stages of a pyramid
+            told = None if grid is None else (finer * grid[0], finer * grid[1])
+            taken[name] = _fit_positions(taken[name], own[name], here, told)
+            resized.add(name)
     with torch.no_grad():
         for name, tensor in taken.items():
             own[name].copy_(tensor)
@@ -89,7 +91,7 @@ def _shapes(tensors: dict[str, Tensor], starts: tuple[str, ...]) -> dict[str, to
     return {name: tensor.shape for name, tensor in tensors.items() if name.startswith(starts)}
 
 
-def _misfit(name: str, own: Tensor | None, given: Tensor | None) -> str:
+def _misfit(own: Tensor | None, given: Tensor | None, positions: bool) -> str:
     """Why a tensor cannot be taken; empty if it can."""
     if given is None:
         return "is missing there"
@@ -99,7 +101,7 @@ def _misfit(name: str, own: Tensor | None, given: Tensor | None) -> str:
         return f"is {given.dtype} there and {own.dtype} here"
     if own.shape == given.shape:
         return ""
-    if name == POSITIONS and own.ndim == given.ndim == 3 and own.shape[::2] == given.shape[::2]:
+    if positions and own.ndim == given.ndim == 3 and own.shape[::2] == given.shape[::2]:
         return ""  # another grid
     return f"is {tuple(given.shape)} there and {tuple(own.shape)} here"
 

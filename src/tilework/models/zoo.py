@@ -10,8 +10,14 @@ from torch import nn
 from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry, nearest
 from tilework.layers.stems import ConvStemConfig, StemConfig
+from tilework.models.convnext import ConvnextConfig
+from tilework.models.mlp_mixer import MlpMixerConfig
 from tilework.models.model import ModelConfig
+from tilework.models.pvt import PvtConfig
+from tilework.models.pvt_v2 import PvtV2Config
 from tilework.models.resnet import ResnetConfig
+from tilework.models.swin import SwinConfig
+from tilework.models.t2t_vit import T2tVitConfig
 from tilework.models.timm_bridge import TimmConfig
 from tilework.models.vit import VitConfig
 
@@ -48,6 +54,16 @@ for _name, _width, _depth, _heads, _divisor, _drop, _filters in (
     )
 presets.add("resnet18")(ResnetConfig(depth=18))
 presets.add("resnet50")(ResnetConfig(depth=50))
+presets.add("pvt_small")(PvtConfig(drop_path=0.1))
+presets.add("pvt_medium")(PvtConfig(depths=(3, 4, 18, 3), drop_path=0.3))
+presets.add("pvt_v2_b1")(PvtV2Config(depths=(2, 2, 2, 2), drop_path=0.1))
+presets.add("pvt_v2_b2")(PvtV2Config(drop_path=0.1))
+presets.add("swin_t")(SwinConfig(drop_path=0.2))
+presets.add("swin_s")(SwinConfig(depths=(2, 2, 18, 2), drop_path=0.3))
+presets.add("mixer_s16")(MlpMixerConfig())
+presets.add("convnext_t")(ConvnextConfig(drop_path=0.1))
+presets.add("t2t_vit_14")(T2tVitConfig(drop_path=0.1))
+presets.add("t2t_vit_19")(T2tVitConfig(width=448, depth=19, heads=7, drop_path=0.1))
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
