@@ -18,7 +18,7 @@ from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenFineStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share
+from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
 
 
 @ModelConfig.choices.add("swin")
@@ -194,12 +194,9 @@ class Swin(Model):
         self._initialise()
 
     def _initialise(self) -> None:
+        start_small(self)
         for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-            elif isinstance(module, WindowAttention):
+            if isinstance(module, WindowAttention):
                 nn.init.trunc_normal_(module.relative_position_bias_table, std=0.02)
 
     def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
