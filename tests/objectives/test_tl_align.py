@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from small_mixtures import CLASSES, COUNT, MIXINGS, PIXELS, SIDE, make_batch, network
-from tilework.augment import MixToken, Mixup, PatchCutMix, apply_all
+from tilework.augment import MixToken, Mixup, PatchCutMix, TokenAdapt, apply_all
+from tilework.augment.adapter import save_adapter
 from tilework.core.batch import Batch, Target
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.data.score_map import ScoreMap
 from tilework.evaluation.relevance import watched
 from tilework.layers.stems import TokenStemConfig
+from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.models import ResnetConfig, Vit
 from tilework.objectives import Classify, TlAlignConfig, TlAlignTokenLabelConfig, TokenLabelConfig
 
@@ -50,6 +53,22 @@ def test_equals_the_matrix_form(name: str, changes: dict[str, Any]) -> None:
     assert torch.allclose(target.weight.sum(1), torch.ones(COUNT), atol=1e-6)
     if name != "mixup":
         assert (full(target) - full(batch.target)).abs().max() > 0.005, "not just the area"
+
+
+def test_mixtures_through_token_adapt(tmp_path: Path) -> None:
+    """Half of the batch is mixed on a map of twice the code grid: boxes, or everywhere; the rest as codes."""
+    torch.manual_seed(0)
+    codebook = torch.randn(30, 5)
+    save_adapter(tmp_path / "adapt", TokenAdaptNetwork(5, width=16, heads=2), codebook, {"name": "x", "sha256": "0f"})
+    adapt = TokenAdapt(adapter=str(tmp_path / "adapt"), size=(8, 8)).bind(codebook)
+    ids, index = torch.randint(30, (COUNT, 10, 10)), torch.arange(COUNT)
+    batch = apply_all([adapt], Batch(ids, Target.hard(index % CLASSES), index), Draws(3, 0, index))
+    model = replace(network().config, stem=TokenStemConfig()).build(5, (8, 8), CLASSES).eval()
+    with torch.no_grad():
+        model.blocks.apply(lambda m: nn.init.normal_(m.weight, std=0.5) if isinstance(m, nn.Linear) else None)
+    _, target = TlAlignConfig().build(model).answer(batch)
+    assert torch.allclose(full(target), matrix_form(model, batch), atol=1e-6)
+    assert (full(target) - full(batch.target)).abs().max() > 0.005
 
 
 def test_smoothing_before_or_after_is_the_same() -> None:

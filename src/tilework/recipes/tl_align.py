@@ -38,6 +38,7 @@ from tilework.objectives import (
 from tilework.recipes.lv_vit import lv_vit_s
 from tilework.recipes.run import Run, recipe
 from tilework.recipes.seit import SMALL_AREA, fit_of, seit_vit_b, small_fit, vit
+from tilework.recipes.seitpp import seitpp_cpu, seitpp_vit_s
 
 BOXES, RANDOM, BLOCKS = PatchCutMix(16), RandomMix(16), BlockMix(16)
 
@@ -215,6 +216,16 @@ def seit_vit_b_tl_align() -> Run:
 
 
 @recipe
+def seitpp_vit_s_tl_align() -> Run:
+    """SeiT++ ViT-S, mixtures through TokenAdapt among them, with TL-Align.
+
+    `tilework train seitpp_vit_s_tl_align --adapter adapt/token_adapt --data STORE --val STORE --out RUN`
+    Paper: none, `seitpp_vit_s` with aligned labels. Measured here: not measured.
+    """
+    return replace(seitpp_vit_s(), objective=TlAlignConfig())
+
+
+@recipe
 def lv_vit_s_tl_align() -> Run:
     """LV-ViT-S with token labels, MixToken and an aligned class label.
 
@@ -349,3 +360,13 @@ def token_tl_align_cpu() -> Run:
     Paper: none, TL-Align on tokens. Measured here: not measured.
     """
     return small_token_aligned_run(TlAlignConfig())
+
+
+@recipe
+def seitpp_tl_align_cpu() -> Run:
+    """`seitpp_cpu`, mixtures through TokenAdapt among them, with TL-Align.
+
+    `tilework train seitpp_tl_align_cpu --adapter adapt/token_adapt --data STORE --val STORE --out RUN`
+    Paper: none, `seitpp_vit_s_tl_align` in miniature. Measured here: not measured.
+    """
+    return replace(seitpp_cpu(), objective=TlAlignConfig())
