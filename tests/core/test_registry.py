@@ -52,3 +52,6 @@ def test_name_of_goes_by_identity_not_equality() -> None:
 
 def test_nearest_without_a_close_word_lists_all() -> None:
     assert nearest("zzzz", ["b", "a"]) == "known: a, b"
+    many = [f"recipe_{i}" for i in range(100)]
+    assert nearest("recipe_7x", many) == "did you mean 'recipe_7'?"
+    assert nearest("zzzz", many).startswith("known: recipe_0, recipe_1")

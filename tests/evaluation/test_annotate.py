@@ -330,6 +330,7 @@ def test_a_directory_of_maps(trained: Trained, tmp_path: Path, capsys: pytest.Ca
     same_maps(maps.records[:], list(expected.values()))
     size = sum(map(len, maps.records[:])) / 24
     assert told == {
+        "out": str(out),
         "images": 24,
         "grid": [4, 4],
         "classes_per_place": 2,

@@ -62,6 +62,10 @@ def test_refusals(made: Path, tmp_path: Path) -> None:
         explain([made / "codes"], [made / "x.tok"], out)
     with pytest.raises(InputError, match="takes pixels"):
         explain([made / "pixels"], [made / "x.tok"], out)
+    with pytest.raises(ConfigError, match="no run to explain"):
+        explain([], [made / "images"], out)
+    with pytest.raises(ConfigError, match="0 classes"):
+        explain([made / "pixels"], [made / "images"], out, ranks=0)
     with pytest.raises(ConfigError, match="99 pictures"):
         explain([made / "pixels"], [made / "images"], out, count=99)
     with pytest.raises(ConfigError, match="PNG"):

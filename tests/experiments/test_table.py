@@ -163,6 +163,8 @@ def test_every_row_is_checked_before_the_first_one_runs(data: Path, tmp_path: Pa
         table(data, tmp_path / "out", "tiny_first", "x: tiny_first start=nowhere").run()
     with pytest.raises(TileworkError, match="TokenAdapt"):
         table(data, tmp_path / "out", "tiny_first", "tiny_adapted").run()
+    with pytest.raises(InputError, match="label maps"):
+        table(data, tmp_path / "out", "tiny_first", "token_labels_cpu codes=null").run()
     assert not (tmp_path / "out").exists()
 
 

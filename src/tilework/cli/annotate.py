@@ -22,7 +22,8 @@ def annotate(
 ) -> None:
     """Let a classifier label every place of every image: label maps for token labelling.
 
-    Images are cut as tokenizers and training see them (the middle square), so that a map covers what was stored.
+    Images are cut as tokenizers and training see them (the middle square), so that a map covers what was stored. One
+    that cannot be read ends it; nothing is kept until all are done.
 
     Try:
       tilework annotate photos/train --model runs/pixels --out train.maps

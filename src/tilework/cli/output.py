@@ -24,7 +24,10 @@ def _short(value: Any) -> str:
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return " x ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if isinstance(value, list | tuple):
+        numbers = any(isinstance(one, float) for one in value)
+        return " ".join(f"{one:.3g}" for one in value) if numbers else " x ".join(map(str, value))
+    return str(value)
 
 
 @contextmanager

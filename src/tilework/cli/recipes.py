@@ -39,5 +39,6 @@ def recipes(name: Annotated[Positional[str | None], arg(metavar="NAME")] = None,
     if json:
         print(text.dumps(lines, indent=2))
         return
+    width = max(map(len, lines)) + 2
     for entry, line in lines.items():
-        print(f"{entry:<24}{line}")
+        print(f"{entry:<{width}}{line}")

@@ -9,14 +9,17 @@ from typing import Generic, TypeVar
 from tilework.core.errors import ConfigError
 
 T = TypeVar("T")
+FEW = 40  # names that a line can hold
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that names the closest known word, and all of them."""
+    """A hint that names the closest known word, and all of them where they are few."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean '{close[0]}'? " if close else ""
-    return f"{hint}known: {', '.join(known)}"
+    if len(known) <= FEW or not close:
+        return f"{hint}known: {', '.join(known)}"
+    return hint.rstrip()
 
 
 class Registry(Generic[T]):

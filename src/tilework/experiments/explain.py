@@ -114,6 +114,10 @@ def explain(
 
     data: one for each run, or one for all.
     """
+    if not runs:
+        raise ConfigError("no run to explain", "give one or several RUN")
+    if ranks < 1:
+        raise ConfigError(f"{ranks} classes cannot be shown", "change --classes")
     if len(data) not in (1, len(runs)):
         raise ConfigError(f"{len(runs)} runs and {len(data)} data sets", "give one for all, or one for each")
     if out.suffix != ".png":
@@ -125,7 +129,7 @@ def explain(
     if len({len(one.source) for one in models}) > 1:
         raise InputError("the data sets have different numbers of images", "give the same images to all runs")
     total = len(models[0].source)
-    if not 0 < count <= total or not ranks > 0:
+    if not 0 < count <= total:
         raise ConfigError(f"{count} pictures of {total} images cannot be shown", "change --count")
     index = np.linspace(0, total - 1, count).astype(np.int64)
     rows = []

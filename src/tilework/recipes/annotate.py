@@ -104,6 +104,7 @@ def annotate_images(
     finally:
         bar.close()
     return {
+        **{name: str(path) for name, path in (("out", out), ("store", store)) if path is not None},
         "images": len(folder),
         "grid": list(grid),
         "classes_per_place": top,

@@ -16,7 +16,7 @@ from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
 from tilework.models import Model
 from tilework.recipes.build import check_data, is_store
 from tilework.recipes.codes import Codes
-from tilework.recipes.job import train_in
+from tilework.recipes.job import check_maps, train_in
 from tilework.recipes.run import Chain
 from tilework.recipes.start import Start
 from tilework.recipes.trained import RESULTS
@@ -82,6 +82,7 @@ def check_links(chain: Chain, data: Sequence[Path], val: Sequence[Path | None], 
         )
     before = Start.read(start) if start is not None else None
     for link, path, judge in zip(chain.links, data, val, strict=True):
+        check_maps(link.run, path)
         source = _glance(path, link.run.size)
         source = Part(source, link.run.samples) if link.run.samples else source
         judged = None if judge is None else _glance(judge, link.run.size, source.classes)

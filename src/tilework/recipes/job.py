@@ -23,12 +23,13 @@ from tilework.data import ImageSource, Part, Source, TokenSource
 from tilework.data.label_maps import Labelled, LabelMaps
 from tilework.evaluation import average
 from tilework.objectives import Objective
-from tilework.recipes.build import bind, build_objective, check_data, open_source
+from tilework.recipes.build import bind, build_objective, check_data, is_store, open_source
 from tilework.recipes.codes import CODEBOOK, Codes, digest
 from tilework.recipes.run import Run
 from tilework.recipes.start import Start
 from tilework.recipes.trained import CONFIG, DATA, QUARANTINE, RESULTS, read_json
 from tilework.report import rows_of_pictures
+from tilework.store import Store
 from tilework.train import Job, Result, fit, time_steps
 from tilework.train.log import counted, notice
 
@@ -46,14 +47,13 @@ def prepare(
     """Check everything that can be checked before the first step, and put the job together."""
     if place.leads:
         _claim(out, run, start)
+    needed = check_maps(run, data)
     begin = None if start is None else Start.read(start)
     quiet_here = quiet or not place.leads
     whole = open_source(data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples)
     judge = None if val is None else open_source(val, run.size, run.max_broken, whole.classes, quiet_here)
-    needed = any(one.columns for one in (run.objective, *(extra.objective for extra in run.extra)))
-    if run.maps and not needed:
-        raise ConfigError("no objective of this recipe takes label maps", "leave --maps out")
-    labelled = _with_maps(run, whole, data) if needed else whole
+    assert isinstance(whole, TokenSource | ImageSource)
+    labelled = Labelled(whole, _maps(run, data), run.maps or str(data)) if needed else whole
     source = Part(labelled, run.samples) if run.samples and isinstance(whole, TokenSource) else labelled
     spec, model = check_data(run, source, judge, data, val)
     if begin is not None:
@@ -112,14 +112,24 @@ def _draw_some(
     return draw
 
 
-def _with_maps(run: Run, source: Source, data: Path) -> Source:
-    """The data with their label maps, of a directory or of the store itself."""
-    assert isinstance(source, TokenSource | ImageSource)
+def check_maps(run: Run, data: Path) -> bool:
+    """Whether a run needs label maps; refuses one that lacks them, before the data are read."""
+    needed = any(one.columns for one in (run.objective, *(extra.objective for extra in run.extra)))
+    if run.maps and not needed:
+        raise ConfigError("no objective of this recipe takes label maps", "leave --maps out")
+    if needed and data.exists():
+        _maps(run, data)
+    return needed
+
+
+def _maps(run: Run, data: Path) -> LabelMaps:
+    """Label maps of a directory, or of the store itself."""
     if run.maps:
-        return Labelled(source, LabelMaps.open(Path(run.maps)), run.maps)
-    if not isinstance(source, TokenSource):
-        raise ConfigError(f"the objective needs label maps of {data}", "make them with 'tilework annotate', add --maps")
-    return Labelled(source, LabelMaps.of_store(source.store), str(data))
+        return LabelMaps.open(Path(run.maps))
+    if is_store(data):
+        return LabelMaps.of_store(Store(data))
+    hint = "make them with 'tilework annotate', add --maps MAPS, or maps=MAPS to a row of a table"
+    raise ConfigError(f"the objective needs label maps of {data}", hint)
 
 
 def _from(out: Path, start: Path | None) -> str | None:

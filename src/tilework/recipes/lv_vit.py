@@ -166,7 +166,7 @@ def lv_path_deeper() -> Run:
 
 @recipe
 def lv_path_narrower() -> Run:
-    """And an MLP ratio of 3 (table 2).
+    """DeiT-S with 16 blocks and an MLP ratio of 3 (table 2).
 
     `tilework train lv_path_narrower --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: 81.1 top-1, 25 million parameters. Measured here: not measured. For table 3 set model.stem.
@@ -176,7 +176,7 @@ def lv_path_narrower() -> Run:
 
 @recipe
 def lv_path_stem() -> Run:
-    """And four convolutions as stem (tables 2 and 3).
+    """DeiT-S with 16 blocks, MLP ratio 3 and four convolutions as stem (tables 2 and 3).
 
     `tilework train lv_path_stem model.stem.kernels=[7,3,8] model.stem.strides=[2,1,8] --data IMAGES/train --out RUN`
     Paper: 82.2 top-1; other rows of table 3 by other kernels and strides. Measured here: not measured.
@@ -186,7 +186,7 @@ def lv_path_stem() -> Run:
 
 @recipe
 def lv_path_divisor() -> Run:
-    """And half of what each block adds (tables 2 and 4).
+    """`lv_path_stem` with half of what each block adds (tables 2 and 4).
 
     `tilework train lv_path_divisor model.divisor=3 --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: 82.4 top-1 with 2; table 4 has 1, 2 and 3. Measured here: not measured.
@@ -224,7 +224,7 @@ def lv_class_cpu() -> Run:
 
 @recipe
 def lv_mix_token_cpu() -> Run:
-    """The same with MixToken.
+    """Small ViT on pixels by class labels, with MixToken.
 
     `tilework train lv_mix_token_cpu --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: none by itself. Measured here: not measured.
@@ -234,7 +234,7 @@ def lv_mix_token_cpu() -> Run:
 
 @recipe
 def lv_labels_cpu() -> Run:
-    """The same with MixToken and token labels.
+    """Small ViT on pixels by token labels, with MixToken.
 
     `tilework train lv_labels_cpu --maps MAPS --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: `lv_vit_s` in miniature. Measured here: not measured.

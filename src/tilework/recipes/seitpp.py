@@ -160,7 +160,7 @@ def seitpp_vit_b() -> Run:
 
 @recipe
 def seitpp_vit_s() -> Run:
-    """The same for ViT-S (tables 6, 7, 8).
+    """SeiT++ ViT-S with TokenAdapt and ColorAdapt (tables 6, 7, 8).
 
     `tilework train seitpp_vit_s --adapter adapt/token_adapt --data STORE --val STORE --out RUN`
     Paper: 81.4 top-1 on ImageNet-100, 83.9 from VQGAN's codes, 52.3 from 13k images. Measured here: not measured.
@@ -170,7 +170,7 @@ def seitpp_vit_s() -> Run:
 
 @recipe
 def seitpp_vit_s_f16() -> Run:
-    """The same on 16x16 codes of f16 tokenizers (table 8 with VQGAN f16).
+    """SeiT++ ViT-S on 16x16 codes of f16 tokenizers (table 8 with VQGAN f16).
 
     `tilework train seitpp_vit_s_f16 --adapter adapt/token_adapt --data STORE --out RUN`
     Paper: none, its VQGAN codes are 32x32. Measured here: not measured.
@@ -467,7 +467,7 @@ def seit_patch_cpu() -> Run:
 
 @recipe
 def color_adapt_cpu() -> Run:
-    """The same with ColorAdapt.
+    """Small ViT over patches of codes as SeiT, with ColorAdapt.
 
     `tilework train color_adapt_cpu --data STORE --val STORE --out RUN`
     Paper: `color_adapt_vit_s` in miniature. Measured here: docs/results.md, SeiT++ on Imagenette.
@@ -477,7 +477,7 @@ def color_adapt_cpu() -> Run:
 
 @recipe
 def token_adapted_cpu() -> Run:
-    """The same with TokenAdapt.
+    """Small ViT over patches of codes as SeiT, with TokenAdapt.
 
     `tilework train token_adapted_cpu --adapter adapt/token_adapt --data STORE --val STORE --out RUN`
     Paper: `token_adapt_vit_s` in miniature. Measured here: docs/results.md, SeiT++ on Imagenette.
@@ -487,7 +487,7 @@ def token_adapted_cpu() -> Run:
 
 @recipe
 def seitpp_cpu() -> Run:
-    """The same with both.
+    """Small ViT over patches of codes as SeiT, with TokenAdapt and ColorAdapt.
 
     `tilework train seitpp_cpu --adapter adapt/token_adapt --data STORE --val STORE --out RUN`
     Paper: `seitpp_vit_s` in miniature. Measured here: docs/results.md, SeiT++ on Imagenette.
@@ -497,7 +497,7 @@ def seitpp_cpu() -> Run:
 
 @recipe
 def decode_encode_cpu() -> Run:
-    """The same with pixel augmentation of decoded images instead of TokenAdapt.
+    """Small ViT over patches of codes, with pixel augmentation of decoded images instead of TokenAdapt.
 
     `tilework train decode_encode_cpu --tokenizer TOKENIZER --data STORE --val STORE --out RUN`
     Paper: `decode_encode_vit_s` in miniature. Measured here: docs/results.md, SeiT++ on Imagenette.
@@ -517,7 +517,7 @@ def naive_none_cpu() -> Run:
 
 @recipe
 def naive_flip_cpu() -> Run:
-    """The same with code maps flipped as they are.
+    """Small ViT on cuts of codes, with code maps flipped as they are.
 
     `tilework train naive_flip_cpu --data STORE --val STORE --out RUN`
     Paper: `naive_flip` in miniature. Measured here: not measured.
@@ -527,7 +527,7 @@ def naive_flip_cpu() -> Run:
 
 @recipe
 def naive_crop_cpu() -> Run:
-    """The same with code maps cropped and resized as they are.
+    """Small ViT on cuts of codes, with code maps cropped and resized as they are.
 
     `tilework train naive_crop_cpu --data STORE --val STORE --out RUN`
     Paper: `naive_crop` in miniature. Measured here: not measured.
@@ -537,7 +537,7 @@ def naive_crop_cpu() -> Run:
 
 @recipe
 def naive_mixup_cpu() -> Run:
-    """The same with code maps mixed as they are.
+    """Small ViT on cuts of codes, with code maps mixed as they are.
 
     `tilework train naive_mixup_cpu --data STORE --val STORE --out RUN`
     Paper: `naive_mixup` in miniature. Measured here: not measured.

@@ -85,7 +85,7 @@ def deit_s_averaged() -> Run:
 
 @recipe
 def deit_s_averaged_trans_mix() -> Run:
-    """And TransMix (table 1, row 3).
+    """DeiT-S with averaged weights, mixup or CutMix, and TransMix (table 1, row 3).
 
     `tilework train deit_s_averaged_trans_mix --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: 80.7 top-1. Measured here: not measured.
@@ -105,7 +105,7 @@ def deit_s_cutmix() -> Run:
 
 @recipe
 def deit_s_trans_mix() -> Run:
-    """And TransMix (table 1, row 4).
+    """DeiT-S with CutMix and TransMix (table 1, row 4).
 
     `tilework train deit_s_trans_mix --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: 80.1 top-1. Measured here: not measured.
@@ -158,7 +158,7 @@ def deit_s_random() -> Run:
 
 @recipe
 def deit_s_random_tl_align() -> Run:
-    """And TL-Align.
+    """DeiT-S with random patches of another image and TL-Align.
 
     `tilework train deit_s_random_tl_align --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: no figure in the supplement. Measured here: not measured.
@@ -178,7 +178,7 @@ def deit_s_blocks() -> Run:
 
 @recipe
 def deit_s_blocks_tl_align() -> Run:
-    """And TL-Align.
+    """DeiT-S with blocks of another image and TL-Align.
 
     `tilework train deit_s_blocks_tl_align --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: 80.3 top-1. Measured here: not measured.
@@ -262,7 +262,7 @@ def cutmix_cpu() -> Run:
 
 @recipe
 def trans_mix_cpu() -> Run:
-    """The same with TransMix.
+    """Small ViT on pixels with CutMix, labels by TransMix.
 
     `tilework train trans_mix_cpu --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: `deit_s_trans_mix` in miniature. Measured here: not measured.
@@ -272,7 +272,7 @@ def trans_mix_cpu() -> Run:
 
 @recipe
 def tl_align_cpu() -> Run:
-    """The same with TL-Align.
+    """Small ViT on pixels with CutMix, labels by TL-Align.
 
     `tilework train tl_align_cpu --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: `deit_s_tl_align` in miniature. Measured here: not measured.
@@ -292,7 +292,7 @@ def random_mix_cpu() -> Run:
 
 @recipe
 def tl_align_random_cpu() -> Run:
-    """The same with TL-Align.
+    """Small ViT on pixels with random patches of another image, labels by TL-Align.
 
     `tilework train tl_align_random_cpu --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: `deit_s_random_tl_align` in miniature. Measured here: not measured.
@@ -312,7 +312,7 @@ def block_mix_cpu() -> Run:
 
 @recipe
 def tl_align_block_cpu() -> Run:
-    """The same with TL-Align.
+    """Small ViT on pixels with blocks of another image, labels by TL-Align.
 
     `tilework train tl_align_block_cpu --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: `deit_s_blocks_tl_align` in miniature. Measured here: not measured.
@@ -344,7 +344,7 @@ def token_cutmix_cpu() -> Run:
 
 @recipe
 def token_trans_mix_cpu() -> Run:
-    """The same with TransMix.
+    """Small ViT on codes with CutMix, labels by TransMix.
 
     `tilework train token_trans_mix_cpu --data STORE --val STORE --out RUN`
     Paper: none, TransMix on tokens. Measured here: not measured.
@@ -354,7 +354,7 @@ def token_trans_mix_cpu() -> Run:
 
 @recipe
 def token_tl_align_cpu() -> Run:
-    """The same with TL-Align.
+    """Small ViT on codes with CutMix, labels by TL-Align.
 
     `tilework train token_tl_align_cpu --data STORE --val STORE --out RUN`
     Paper: none, TL-Align on tokens. Measured here: not measured.
