@@ -217,7 +217,7 @@ def lv_class_cpu() -> Run:
     """Small ViT on pixels by class labels.
 
     `tilework train lv_class_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `lv_vit_s_standard` in miniature, without mixing. Measured here: not measured.
+    Paper: `lv_vit_s_standard` in miniature, without mixing. Measured here: docs/results.md, Token labels.
     """
     return small_lv_run(ClassifyConfig(), mix_token=False)
 
@@ -227,7 +227,7 @@ def lv_mix_token_cpu() -> Run:
     """Small ViT on pixels by class labels, with MixToken.
 
     `tilework train lv_mix_token_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: none by itself. Measured here: not measured.
+    Paper: none by itself. Measured here: docs/results.md, Token labels.
     """
     return small_lv_run(ClassifyConfig(), mix_token=True)
 
@@ -237,7 +237,7 @@ def lv_labels_cpu() -> Run:
     """Small ViT on pixels by token labels, with MixToken.
 
     `tilework train lv_labels_cpu --maps MAPS --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `lv_vit_s` in miniature. Measured here: not measured.
+    Paper: `lv_vit_s` in miniature. Measured here: docs/results.md, Token labels.
     """
     return small_lv_run(TokenLabelConfig(), mix_token=True)
 
@@ -247,7 +247,7 @@ def lv_relabel_cpu() -> Run:
     """Small ViT on pixels by the pooled label of each crop.
 
     `tilework train lv_relabel_cpu --maps MAPS --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `lv_vit_s_relabel` in miniature. Measured here: not measured.
+    Paper: `lv_vit_s_relabel` in miniature. Measured here: docs/results.md, Token labels.
     """
     return small_lv_run(RelabelConfig(), mix_token=False)
 
@@ -270,7 +270,7 @@ def token_class_cpu() -> Run:
     """Small ViT on codes by class labels.
 
     `tilework train token_class_cpu --data STORE --val STORE --out RUN`
-    Paper: none, the row that `token_labels_cpu` is compared with. Measured here: not measured.
+    Paper: none, the row that `token_labels_cpu` is compared with. Measured here: docs/results.md, Token labels.
     """
     return small_token_lv_run(ClassifyConfig())
 
@@ -281,6 +281,6 @@ def token_labels_cpu() -> Run:
 
     `tilework train token_labels_cpu --data STORE --val STORE --out RUN`
     Paper: none, token labelling on tokens. STORE was annotated (`tilework annotate IMAGES --store STORE`).
-    Measured here: not measured.
+    Measured here: docs/results.md, Token labels.
     """
     return small_token_lv_run(TokenLabelConfig())

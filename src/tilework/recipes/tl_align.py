@@ -255,7 +255,7 @@ def cutmix_cpu() -> Run:
     """Small ViT on pixels with CutMix, labels by area.
 
     `tilework train cutmix_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `deit_s_cutmix` in miniature. Measured here: not measured.
+    Paper: `deit_s_cutmix` in miniature. Measured here: docs/results.md, TL-Align.
     """
     return small_aligned_run(ClassifyConfig())
 
@@ -265,7 +265,7 @@ def trans_mix_cpu() -> Run:
     """Small ViT on pixels with CutMix, labels by TransMix.
 
     `tilework train trans_mix_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `deit_s_trans_mix` in miniature. Measured here: not measured.
+    Paper: `deit_s_trans_mix` in miniature. Measured here: docs/results.md, TL-Align.
     """
     return small_aligned_run(TransMixConfig())
 
@@ -275,7 +275,7 @@ def tl_align_cpu() -> Run:
     """Small ViT on pixels with CutMix, labels by TL-Align.
 
     `tilework train tl_align_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `deit_s_tl_align` in miniature. Measured here: not measured.
+    Paper: `deit_s_tl_align` in miniature. Measured here: docs/results.md, TL-Align.
     """
     return small_aligned_run(TlAlignConfig())
 
@@ -295,7 +295,7 @@ def tl_align_random_cpu() -> Run:
     """Small ViT on pixels with random patches of another image, labels by TL-Align.
 
     `tilework train tl_align_random_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `deit_s_random_tl_align` in miniature. Measured here: not measured.
+    Paper: `deit_s_random_tl_align` in miniature. Measured here: docs/results.md, TL-Align.
     """
     return small_aligned_run(TlAlignConfig(), RANDOM)
 
@@ -315,7 +315,7 @@ def tl_align_block_cpu() -> Run:
     """Small ViT on pixels with blocks of another image, labels by TL-Align.
 
     `tilework train tl_align_block_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `deit_s_blocks_tl_align` in miniature. Measured here: not measured.
+    Paper: `deit_s_blocks_tl_align` in miniature. Measured here: docs/results.md, TL-Align.
     """
     return small_aligned_run(TlAlignConfig(), BLOCKS)
 
@@ -337,7 +337,7 @@ def token_cutmix_cpu() -> Run:
     """Small ViT on codes with CutMix, labels by area.
 
     `tilework train token_cutmix_cpu --data STORE --val STORE --out RUN`
-    Paper: none, the row that the next two are compared with. Measured here: not measured.
+    Paper: none, the row that the next two are compared with. Measured here: docs/results.md, TL-Align.
     """
     return small_token_aligned_run(ClassifyConfig())
 
@@ -357,7 +357,7 @@ def token_tl_align_cpu() -> Run:
     """Small ViT on codes with CutMix, labels by TL-Align.
 
     `tilework train token_tl_align_cpu --data STORE --val STORE --out RUN`
-    Paper: none, TL-Align on tokens. Measured here: not measured.
+    Paper: none, TL-Align on tokens. Measured here: docs/results.md, TL-Align.
     """
     return small_token_aligned_run(TlAlignConfig())
 
