@@ -68,10 +68,9 @@ class IdsStem(Stem):
     """A learnt table inside the stem."""
 
     takes = "ids"
-    grid = (4, 4)
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__((4, 4), WIDTH)
         self.table = nn.Embedding(CODES, WIDTH)
         self.pool = nn.AvgPool2d(2)
 
@@ -80,10 +79,8 @@ class IdsStem(Stem):
 
 
 class ConvStem(Stem):
-    grid = (4, 4)
-
     def __init__(self, takes: Stage, channels: int) -> None:
-        super().__init__()
+        super().__init__((4, 4), WIDTH)
         self.takes = takes
         self.proj = nn.Conv2d(channels, WIDTH, 2, stride=2)
 
