@@ -117,9 +117,11 @@ class Aligned(Objective):
         super().__init__()
         self.model = model
 
-    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+    def look(self, batch: Batch) -> Output:
         keep = torch.arange(0, 16, 2).expand(len(batch.x), -1)
-        out = self.model(batch.x, mix=batch.mix, keep=keep, track=True)
+        return self.model(batch.x, mix=batch.mix, keep=keep, track=True)
+
+    def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         hard = Target(batch.target.ids[:, :1], torch.ones(len(batch.x), 1))
         target = hard.mix(batch.mix.partner, out.share[:, 0])
         return {"loss": soft_cross_entropy(out.logits, target).mean()}
@@ -136,8 +138,8 @@ class Reconstructor(Objective):
         self.model = model
         self.decoder = nn.Linear(WIDTH, 1)
 
-    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
-        tokens = self.model(batch.x).tokens
+    def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        tokens = out.stem.flatten(2).transpose(1, 2)
         wanted = nn.functional.avg_pool2d(batch.columns["depth"].values[:, None], 2).flatten(1)
         return {"loss": (self.decoder(tokens)[..., 0] - wanted).square().mean()}
 

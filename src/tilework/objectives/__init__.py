@@ -8,6 +8,7 @@ from tilework.objectives.objective import Combined, Objective, ObjectiveConfig, 
 from tilework.objectives.reconstruct import Reconstruct, ReconstructConfig
 from tilework.objectives.relabel import Relabel, RelabelConfig
 from tilework.objectives.token_label import TokenLabel, TokenLabelConfig
+from tilework.objectives.token_prop import TokenProp, TokenPropConfig
 
 __all__ = [
     "Adapt",
@@ -27,5 +28,7 @@ __all__ = [
     "RelabelConfig",
     "TokenLabel",
     "TokenLabelConfig",
+    "TokenProp",
+    "TokenPropConfig",
     "soft_cross_entropy",
 ]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tilework.core.batch import Batch
 from tilework.core.errors import InputError
 from tilework.core.rng import Draws
+from tilework.models import Output
 from tilework.objectives.objective import Objective, ObjectiveConfig, soft_cross_entropy, topk_hits
 
 
@@ -40,9 +41,8 @@ class Classify(Objective):
         self.model = model
         self.smoothing = smoothing
 
-    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+    def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Mean loss."""
-        out = self.model(batch.x, mix=batch.mix)
         return {"loss": soft_cross_entropy(out.logits, batch.target, self.smoothing).mean()}
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
