@@ -4,6 +4,7 @@ from tilework.objectives.adapt import Adapt, AdaptConfig
 from tilework.objectives.classify import Classify, ClassifyConfig
 from tilework.objectives.classify_scored import ClassifyScored, ClassifyScoredConfig
 from tilework.objectives.masked import Masked, MaskedConfig
+from tilework.objectives.moco import Moco, MocoConfig
 from tilework.objectives.objective import Combined, Objective, ObjectiveConfig, soft_cross_entropy
 from tilework.objectives.reconstruct import Reconstruct, ReconstructConfig
 from tilework.objectives.relabel import Relabel, RelabelConfig
@@ -20,6 +21,8 @@ __all__ = [
     "Combined",
     "Masked",
     "MaskedConfig",
+    "Moco",
+    "MocoConfig",
     "Objective",
     "ObjectiveConfig",
     "Reconstruct",
