@@ -117,14 +117,14 @@ class Aligned(Objective):
         super().__init__()
         self.model = model
 
-    def look(self, batch: Batch) -> Output:
+    def answer(self, batch: Batch) -> tuple[Output, Target]:
         keep = torch.arange(0, 16, 2).expand(len(batch.x), -1)
-        return self.model(batch.x, mix=batch.mix, keep=keep, track=True)
+        out = self.model(batch.x, mix=batch.mix, keep=keep, track=True)
+        hard = Target(batch.target.ids[:, :1], torch.ones(len(batch.x), 1))
+        return out, hard.mix(batch.mix.partner, out.share[:, 0])
 
     def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
-        hard = Target(batch.target.ids[:, :1], torch.ones(len(batch.x), 1))
-        target = hard.mix(batch.mix.partner, out.share[:, 0])
-        return {"loss": soft_cross_entropy(out.logits, target).mean()}
+        return {"loss": soft_cross_entropy(out.logits, batch.target).mean()}
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         return {"top1": (model(batch.x).logits.argmax(1) == batch.target.ids[:, 0]).float()}

@@ -27,14 +27,15 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Means over the batch; `loss` is minimised, the rest is logged."""
-        return self.losses(self.look(batch), batch, draws)
+        out, target = self.answer(batch)
+        return self.losses(out, batch.changed(target=target), draws)
 
-    def look(self, batch: Batch) -> Output:
-        """What the model says of a batch: once, for this objective and the auxiliary ones beside it."""
-        return self.model(batch.x, mix=batch.mix)
+    def answer(self, batch: Batch) -> tuple[Output, Target]:
+        """What the model says, once for this and for auxiliary objectives, and the label it should give."""
+        return self.model(batch.x, mix=batch.mix), batch.target
 
     def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
-        """What `forward` returns, of what the model said; one that needs more than that overrides `forward`."""
+        """What `forward` returns, of what the model said; one that asks it in another way overrides `forward`."""
         raise NotImplementedError
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -97,7 +98,8 @@ class Combined(Objective):
 
     def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """The weighted sum, and each auxiliary loss under its name."""
-        said = self.main.look(batch)
+        said, target = self.main.answer(batch)
+        batch = batch.changed(target=target)
         found = self.main.losses(said, batch, draws)
         for name, objective in self.extra.items():
             assert isinstance(objective, Objective)
