@@ -81,6 +81,11 @@ COMMANDS = {
         "augment",
         "Show what augmentations do to codes: decoded, and to the features of a classifier.",
     ),
+    "analyze stems": (
+        "analyze",
+        "stems",
+        "Measure what stems let through and how much their tokens differ.",
+    ),
     "doctor": (
         "doctor",
         "doctor",
