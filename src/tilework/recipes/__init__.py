@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tilework.recipes import demo, lv_vit, seit, seitpp, tokenizers
+from tilework.recipes import demo, good_tokenizers, lv_vit, seit, seitpp, tokenizers
 from tilework.recipes.build import evaluate_run, plan, prepare, probe_run, train
 from tilework.recipes.chain import check_links, train_chain
 from tilework.recipes.export import export_run, load_exported
@@ -21,6 +21,7 @@ __all__ = [
     "equip_chain",
     "evaluate_run",
     "export_run",
+    "good_tokenizers",
     "load_exported",
     "lv_vit",
     "plan",
