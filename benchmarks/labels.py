@@ -51,7 +51,7 @@ def made(folder: ImageFolder, root: Path) -> LabelMaps:
     annotator = Annotator(model, (Normalise(config.mean, config.std),), tuple(range(CLASSES)), 576, 5)
     names = tuple(str(i) for i in range(CLASSES))
     card = MapsCard(names, (18, 18), 5, "efficientnet_lite0", 576)
-    write_maps(root / "maps", card, folder.keys, annotate(annotator, folder, torch.device("cpu"), 8))
+    write_maps(root / "maps", card, folder.keys, annotate(annotator, folder, torch.device("cpu")))
     return LabelMaps.open(root / "maps")
 
 

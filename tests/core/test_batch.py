@@ -173,3 +173,18 @@ def test_changed_replaces_only_what_is_named() -> None:
     assert torch.equal(other.x, whole.x + 1)
     assert other.target is whole.target
     assert torch.equal(whole.x, batch().x)
+
+
+def test_reweigh_gives_each_source_another_share() -> None:
+    labels = Target(torch.tensor([[0, 1], [2, 3], [1, 0]]), torch.tensor([[0.7, 0.3], [1.0, 0.0], [0.5, 0.5]]))
+    partner, area = torch.tensor([2, 0, 1]), torch.tensor([0.25, 1.0, 0.5])
+    share = torch.tensor([[0.6, 0.4], [1.0, 0.0], [0.0, 1.0]])
+    assert torch.allclose(
+        dense(labels.mix(partner, area).reweigh(share)), dense(labels.mix(partner, share[:, 0])), atol=1e-6
+    )
+
+
+def test_reweigh_three_sources() -> None:
+    ids, area = torch.tensor([[0, 1, 2]]), torch.tensor([[0.2, 0.3, 0.5]])
+    share = torch.tensor([[0.1, 0.1, 0.8]])
+    assert torch.allclose(Target(ids, area).reweigh(share).weight, share)

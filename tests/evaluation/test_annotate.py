@@ -30,7 +30,7 @@ from tilework.models.model import Output
 from tilework.objectives import ClassifyConfig
 from tilework.recipes import Run, train
 from tilework.recipes.annotate import open_annotator
-from tilework.recipes.build import load_run
+from tilework.recipes.trained import load_run
 from tilework.store import Store, StoreWriter
 from tilework.store.label_maps import decode_maps, encode_map
 from tilework.train import FitConfig, OptimConfig
@@ -366,13 +366,22 @@ def test_a_column_of_a_store(trained: Trained, tmp_path: Path, capsys: pytest.Ca
     )
 
 
-def test_neither_or_both_places_are_refused(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ("annotate", trained.images, "--model", trained.run)
-    for places in ((), ("--out", tmp_path / "maps", "--store", tmp_path / "x.tok")):
-        assert "give --out or --store" in fails(capsys, 4, *command, *places)
-    assert not list(tmp_path.iterdir())
+def test_both_places_at_once(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = image_store(tmp_path / "x.tok", list(ImageFolder.open(trained.images).keys))
+    command = ("annotate", trained.images, "--model", trained.run, "--top", 2, "--out", tmp_path / "maps", "--store")
+    (tmp_path / "maps").mkdir()
+    before = (store / "manifest.json").read_bytes()
+    assert "maps exists" in fails(capsys, 7, *command, store)
+    assert (store / "manifest.json").read_bytes() == before
+    (tmp_path / "maps").rmdir()
+    assert run(*command, store) == 0
+    one, two = LabelMaps.open(tmp_path / "maps"), LabelMaps.of_store(Store(store))
+    assert one.card == two.card
+    assert list(one.records[:]) == list(two.records[:])
+
+
+def test_a_place_is_needed(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "give --out, --store or both" in fails(capsys, 4, "annotate", trained.images, "--model", trained.run)
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path, trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ def test_other_data_are_refused(made: Path, tmp_path: Path) -> None:
         probe_run(made / "pre", write_images(tmp_path / "images"), tmp_path / "images")
     with StoreWriter(tmp_path / "c.tok", np.ones((16, CODE_DIM), np.float32), ["class0"], codec="packed") as writer:
         writer.add(np.zeros((4, 8, 8), np.int64), np.zeros(4, np.int64), list("abcd"))
-    with pytest.raises(ConfigError, match="another tokenizer"):
+    with pytest.raises(ConfigError, match="other codes"):
         probe_run(made / "pre", tmp_path / "c.tok", tmp_path / "c.tok")
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tilework.layers.attention import Attention
+from tilework.layers.attention import Attention, mean_attention
 
 BATCH, TOKENS, WIDTH, HEADS = 2, 7, 12, 3
 
@@ -138,3 +138,38 @@ def test_permuting_tokens_permutes_outputs() -> None:
     attention, x = make()
     order = torch.randperm(TOKENS, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(attention(x[:, order])[0], attention(x)[0][:, order], atol=1e-5)
+
+
+def test_mean_attention_equals_the_matrices() -> None:
+    attention, x = make()
+    attention.seen = []
+    _, attended = attention(x, make_share())
+    q, k, _ = attention.qkv(x).reshape(BATCH, TOKENS, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+    mean = mean_attention(q, k)
+    assert torch.allclose(mean, attention.seen[0].mean(1), atol=1e-6)
+    assert torch.allclose(attended, attention.seen[0].mean(1) @ make_share(), atol=1e-6)
+    assert not mean.requires_grad
+    attention.seen = None
+    assert torch.allclose(attended, attention(x, make_share())[1], atol=1e-6)
+
+
+def test_the_first_token_can_be_watched() -> None:
+    attention, x = make()
+    attention.looks = looks = []
+    out, _ = attention(x)
+    attention.looks = None
+    assert torch.equal(out, attention(x)[0])
+    assert len(looks) == 1
+    assert torch.allclose(looks[0], slow_attention(attention, x)[1][:, 0], atol=1e-6)
+    assert not looks[0].requires_grad
+
+
+def test_nothing_more_is_kept_for_the_way_back() -> None:
+    attention, x = make()
+    kept: list[list[int]] = []
+    for share in (None, make_share()):
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, s=sizes: s.append(t.numel()) or t, lambda t: t):
+            attention(x, share)
+        kept.append(sizes)
+    assert kept[0] == kept[1]

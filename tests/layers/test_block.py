@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from tilework.layers.block import Block
 
@@ -145,3 +147,39 @@ def test_divisor_weakens_both_branches_and_the_attended_labels() -> None:
     attended = head_mean(block, x) @ share
     assert torch.allclose(followed, (share + attended / 3) / (1 + 1 / 3), atol=1e-5)
     assert torch.allclose(followed.sum(-1), torch.ones(3, TOKENS), atol=1e-5)
+
+
+def test_three_sources() -> None:
+    block, (x, _) = make(0.5).train(), inputs(50)
+    share = torch.rand(50, TOKENS, 3, generator=torch.Generator().manual_seed(3)).softmax(-1)
+    torch.manual_seed(0)
+    _, all_three = block(x, share)
+    for source in range(3):  # each by itself: what one gets does not depend on the others
+        torch.manual_seed(0)
+        assert torch.allclose(block(x, share[..., source : source + 1])[1], all_three[..., source : source + 1])
+    assert torch.allclose(all_three.sum(-1), torch.ones(50, TOKENS), atol=1e-6)
+
+
+def test_autocast_leaves_shares_in_single_precision() -> None:
+    block, (x, share) = make().eval(), inputs()
+    with torch.autocast("cpu", torch.bfloat16):
+        _, followed = block(x, share)
+    assert followed.dtype == torch.float32
+    assert torch.allclose(followed, block(x, share)[1], atol=0.01)
+    assert torch.allclose(followed.sum(-1), torch.ones(3, TOKENS), atol=1e-6)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_changes_nothing(reentrant: bool) -> None:
+    block, (x, share) = make(0.5).train(), inputs(8)
+    found = []
+    for again in (False, True):
+        block.zero_grad()
+        torch.manual_seed(0)
+        start = x.clone().requires_grad_()
+        out, followed = checkpoint(block, start, share, use_reentrant=reentrant) if again else block(start, share)
+        out.square().sum().backward()
+        found.append((out, followed, start.grad, block.attn.qkv.weight.grad.clone()))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    assert reentrant or not found[1][1].requires_grad  # that kind says so of all it returns

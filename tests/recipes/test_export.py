@@ -39,8 +39,8 @@ from tilework.models import Output, VitConfig, presets
 from tilework.objectives import ClassifyConfig, Objective, ObjectiveConfig
 from tilework.recipes import Extra, Run, evaluate_run, recipes, train
 from tilework.recipes import export as module
-from tilework.recipes.build import load_run
 from tilework.recipes.export import TOLERANCE, export_run, load_exported
+from tilework.recipes.trained import load_run
 from tilework.store import Store
 from tilework.train import FitConfig
 from tilework.train.checkpoint import latest_checkpoint

@@ -24,8 +24,8 @@ from tilework.layers.positions import resize_positions
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import ResnetConfig, VitConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import Run, build, export_run, plan, prepare, recipes, train
-from tilework.recipes.build import load_run
+from tilework.recipes import Run, export_run, job, plan, prepare, recipes, train
+from tilework.recipes.trained import load_run
 from tilework.store import Store, StoreWriter
 from tilework.train import FitConfig, Job, OptimConfig, Result
 from tilework.train.checkpoint import latest_checkpoint
@@ -225,8 +225,8 @@ def test_killed_and_resumed_is_bit_identical(made: Made, tmp_path: Path, monkeyp
                 raise Kill
 
         with monkeypatch.context() as patch:
-            fit = build.fit
-            patch.setattr(build, "fit", dying)
+            fit = job.fit
+            patch.setattr(job, "fit", dying)
             return train(PIXELS, made.images, made.images, tmp_path / out, "cpu", quiet=True, start=made.run)
 
     whole = go("whole")

@@ -23,7 +23,7 @@ from tilework.layers.stems import TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, Objective, ReconstructConfig
 from tilework.recipes import Run
-from tilework.recipes.build import prepare
+from tilework.recipes.job import prepare
 from tilework.store import Store
 from tilework.tokenizers import VitVqConfig
 from tilework.train import FitConfig, Job, OptimConfig, ScheduleConfig, fit, time_steps

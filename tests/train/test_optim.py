@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tilework.layers.stems import TokenStemConfig
-from tilework.models import VitConfig
+from tilework.models import SwinConfig, VitConfig
 from tilework.objectives import Classify
 from tilework.train import OptimConfig
 from tilework.train.optim import build_optimiser
@@ -15,8 +15,8 @@ def objective() -> Classify:
     return Classify(VitConfig(width=8, depth=2, heads=2, stem=TokenStemConfig()).build(4, (4, 4), 3))
 
 
-def groups(config: OptimConfig) -> dict[str, tuple[float, float]]:
-    whole = objective()
+def groups(config: OptimConfig, whole: Classify | None = None) -> dict[str, tuple[float, float]]:
+    whole = whole or objective()
     names = {id(p): name for name, p in whole.named_parameters()}
     return {
         names[id(p)]: (group["weight_decay"], group["scale"])
@@ -33,6 +33,13 @@ def test_biases_norms_positions_and_class_token_do_not_decay() -> None:
     assert all(name in free for name in found if name.endswith("bias") or "norm" in name)
     assert found["model.blocks.0.attn.qkv.weight"][0] == 0.3
     assert found["model.patch_embed.proj.weight"][0] == 0.3
+
+
+def test_biases_of_distances_do_not_decay() -> None:
+    swin = SwinConfig(width=4, depths=(1,), heads=(2,), window=2).build(3, (8, 8), 3)
+    found = groups(OptimConfig(weight_decay=0.3), Classify(swin))
+    assert found["model.stages.0.blocks.0.attn.relative_position_bias_table"][0] == 0
+    assert found["model.stages.0.blocks.0.attn.qkv.weight"][0] == 0.3
 
 
 def test_every_parameter_is_in_one_group() -> None:

@@ -1,6 +1,7 @@
 """Augmentations: parameters are sampled per sample, then applied by a pure function, batched on the device."""
 
 from tilework.augment.augment import Augment, apply_all, check_chain
+from tilework.augment.block_mix import BlockMix
 from tilework.augment.color_adapt import TokenColour
 from tilework.augment.crop import CentreCrop, RandomResizedCrop
 from tilework.augment.embed import Embed
@@ -10,7 +11,9 @@ from tilework.augment.mix_token import MixToken
 from tilework.augment.mixing import CutMix, CutMixOrMixup, Mixup
 from tilework.augment.noise import EmbeddingNoise
 from tilework.augment.normalise import Normalise
+from tilework.augment.patch_mixing import PatchCutMix
 from tilework.augment.rand_augment import RandAugment
+from tilework.augment.random_mix import RandomMix
 from tilework.augment.token_adapt import LikePixels, TokenAdapt
 from tilework.augment.token_crop import TokenCrop
 from tilework.augment.token_eda import TokenEda
@@ -19,6 +22,7 @@ from tilework.augment.two_views import TwoViews
 
 __all__ = [
     "Augment",
+    "BlockMix",
     "CentreCrop",
     "CodeCut",
     "CutMix",
@@ -31,7 +35,9 @@ __all__ = [
     "MixToken",
     "Mixup",
     "Normalise",
+    "PatchCutMix",
     "RandAugment",
+    "RandomMix",
     "RandomResizedCrop",
     "TokenAdapt",
     "TokenColour",

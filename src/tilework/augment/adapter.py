@@ -112,7 +112,7 @@ def check_codes(codebook: Tensor, known: Tensor, path: Path, numbered: bool = Fa
         distance = (part - known[nearest_codes(part, known)]).norm(dim=1)
         same = same and bool((distance <= 1e-5 * part.norm(dim=1)).all())
     if not same:
-        raise ConfigError(f"{path} was trained for another tokenizer", "train one for the tokenizer of the store")
+        raise ConfigError(f"{path} knows other codes than the data", "give one made for the tokenizer of the data")
 
 
 def nearest_codes(codebook: Tensor, known: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
 from tilework.cli.arguments import Device, Json, OptionalPath
 from tilework.cli.output import show
@@ -52,6 +52,39 @@ def augment(
         raise ConfigError("--pixel-run and --images go together", "give both or none")
     pixels = None if pixel_run is None or images is None else (pixel_run, images)
     show({"out": str(out), **augment_views(data, tokenizer, adapter, out, runs, pixels, count, device)}, json)
+
+
+def align(
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    /,
+    *,
+    data: Path,
+    out: Path,
+    tokenizer: OptionalPath = None,
+    count: int = 8,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Show what is in the tokens of mixed images, layer by layer, and what their labels say.
+
+    Writes pictures of mixing strategies, of label maps before and after TL-Align, and of the share of the first image
+    in the class token: by similarity to the tokens of both images, by TL-Align, TransMix and area; results.json has
+    how far labels lie from the similarity, for each block.
+
+    Try:
+      tilework analyze align runs/tl_align --data photos/val --out align
+      tilework analyze align runs/token --data val.tok --tokenizer tokenizer --out align
+
+    Args:
+        run: Run of a classifier, trained with any label rule.
+        data: Image folder or token store.
+        out: Directory for the pictures and results.json.
+        tokenizer: Directory of the tokenizer, to show what codes stand for.
+        count: Mixtures shown.
+    """
+    from tilework.experiments.align_views import align_views
+
+    show({"out": str(out), **align_views(run, data, out, tokenizer, count, device)}, json)
 
 
 def stems(

@@ -35,13 +35,13 @@ def annotate(
         size: Pixels of the square that the annotator sees; runs of ours take the size they were trained on.
         top: Classes kept for each place.
         out: Directory for the maps, beside the images.
-        store: Token store of the same images, which gets them as a column, instead of --out.
+        store: Token store of the same images, which gets them as a column.
     """
     from tilework.core.distributed import pick_device
     from tilework.core.errors import ConfigError
     from tilework.recipes.annotate import annotate_images
 
-    if (out is None) == (store is None):
-        raise ConfigError("label maps go into a directory or a store", "give --out or --store")
+    if out is None and store is None:
+        raise ConfigError("label maps go into a directory or a store", "give --out, --store or both")
     found = annotate_images(images, model, weights, classes, size, top, out, store, pick_device(device), quiet=json)
     show(found, json)

@@ -81,6 +81,11 @@ COMMANDS = {
         "augment",
         "Show what augmentations do to codes: decoded, and to the features of a classifier.",
     ),
+    "analyze align": (
+        "analyze",
+        "align",
+        "Show what is in the tokens of mixed images, layer by layer, and what their labels say.",
+    ),
     "analyze stems": (
         "analyze",
         "stems",

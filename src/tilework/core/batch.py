@@ -35,6 +35,12 @@ class Target:
             torch.cat([self.weight * share, self.weight[partner] * (1 - share)], -1),
         )
 
+    def reweigh(self, share: Tensor) -> Target:
+        """The labels of a mixture with other shares of its sources, whose classes follow one another. share: (B, S)."""
+        parts = self.weight.unflatten(-1, (share.shape[-1], -1))  # (B, S, M / S)
+        whole = parts.sum(-1, keepdim=True).clamp(min=1e-12)  # a source without area has no share either
+        return Target(self.ids, (parts / whole * share[..., None]).flatten(-2))
+
     def to(self, device: torch.device) -> Target:
         """The same labels on a device."""
         return Target(self.ids.to(device, non_blocking=True), self.weight.to(device, non_blocking=True))

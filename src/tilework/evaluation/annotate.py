@@ -17,10 +17,13 @@ from torch import Tensor
 from tilework.augment import Augment, apply_all
 from tilework.core.batch import Batch, Target
 from tilework.core.errors import ConfigError, InputError
+from tilework.core.memory import keep_freed_memory
 from tilework.core.rng import Draws
 from tilework.data.images import ImageFolder, attempt, decode_image
 from tilework.models import Model
 from tilework.store.label_maps import encode_map
+
+PIXELS = 1 << 18  # at once, without a GPU
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,18 @@ def annotate(
     annotator: Annotator,
     folder: ImageFolder,
     device: torch.device,
-    batch: int = 16,
+    batch: int = 0,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Iterator[list[bytes]]:
-    """Records of all images in their order, batch by batch; an image that cannot be read ends it."""
+    """Records of all images in their order, batch by batch; an image that cannot be read ends it.
+
+    batch: 0 for 16 on a GPU, and elsewhere for small tensors whose memory is used again.
+    """
     annotator.model.to(device).eval()
     size = (annotator.size, annotator.size)
+    if device.type == "cpu":
+        keep_freed_memory()
+    batch = batch or (max(1, PIXELS // annotator.size**2) if device.type == "cpu" else 16)
     with ThreadPoolExecutor(cpu_count()) as pool:
         for start in range(0, len(folder), batch):
             paths = folder.paths[start : start + batch]

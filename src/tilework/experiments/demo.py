@@ -21,7 +21,8 @@ from tilework.data import ImageFolder, ImageSource, epoch_order
 from tilework.data.photographs import write_photographs
 from tilework.evaluation import Classification, classify
 from tilework.recipes import Run, recipes, train
-from tilework.recipes.build import QUARANTINE, bind, load_run, open_source
+from tilework.recipes.build import bind, open_source
+from tilework.recipes.trained import QUARANTINE, load_run
 from tilework.report import Page, code_pictures, confusion, curves, predictions, rows_of_pictures, trade
 from tilework.store import Store
 from tilework.tokenizers import Tokenizer, load_tokenizer, save_tokenizer

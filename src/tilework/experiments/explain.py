@@ -6,7 +6,7 @@ B images | H, W pixels | h, w token grid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.augment import Augment, CentreCrop, apply_all
+from tilework.core.batch import Mix
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import write
@@ -23,7 +24,8 @@ from tilework.core.rng import Draws
 from tilework.data import Source
 from tilework.evaluation.relevance import gradient, relevance, rollout
 from tilework.models import Model
-from tilework.recipes.build import bind, load_run, open_source, run_codes, run_name, run_place
+from tilework.recipes.build import bind, open_source
+from tilework.recipes.trained import load_run, run_codes, run_name, run_place
 from tilework.report import heat_pictures
 from tilework.tokenizers import Tokenizer, load_tokenizer
 
@@ -58,16 +60,26 @@ class Explained:
         crop = next((step.size for step in run.evaluation if isinstance(step, CentreCrop)), None)
         return Explained(run_name(path), model.to(device).eval(), source, steps, spec.classes, crop)
 
-    def pictures(self, index: np.ndarray, tokenizer: Tokenizer | None, device: torch.device) -> Tensor:
-        """What the model sees as pixels in [0, 1], (B, 3, H, W); codes are decoded."""
+    def pictures(
+        self, index: np.ndarray, tokenizer: Tokenizer | None, device: torch.device, mix: Mix | None = None
+    ) -> Tensor:
+        """What the model sees as pixels in [0, 1], (B, 3, H, W); codes are decoded, mixed if they are to be."""
         x = self.source.batch(index).x.to(device)
         if self.source.stage == "pixels":
             height, width = self.crop or (x.shape[2], x.shape[3])
             top, left = (x.shape[2] - height) // 2, (x.shape[3] - width) // 2
-            return x[..., top : top + height, left : left + width].float() / 255
+            pixels = x[..., top : top + height, left : left + width].float() / 255
+            return pixels if mix is None else mix.apply(pixels)
         if tokenizer is None or self.source.codebook is None:
             raise ConfigError("pictures of codes need their tokenizer", "add --tokenizer TOKENIZER")
-        pixels = tokenizer.pixels(F.embedding(x.long(), self.source.codebook.to(device))).clamp(0, 1)
+        vectors = F.embedding(x.long(), self.source.codebook.to(device))  # (B, H, W, C)
+        if mix is not None:  # what the crop leaves out stays
+            height, width = self.crop or (x.shape[1], x.shape[2])
+            top, left = (x.shape[1] - height) // 2, (x.shape[2] - width) // 2
+            edges = (left, x.shape[2] - width - left, top, x.shape[1] - height - top)
+            whole = replace(mix, own=F.pad(mix.at(height, width), edges, value=1.0))
+            vectors = whole.apply(vectors.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        pixels = tokenizer.pixels(vectors).clamp(0, 1)
         if self.crop is None:
             return pixels
         sides = [(c * tokenizer.patch, s) for c, s in zip(self.crop, pixels.shape[2:], strict=True)]

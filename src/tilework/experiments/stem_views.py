@@ -25,7 +25,8 @@ from tilework.layers.stem_moto import MotoStem
 from tilework.layers.stem_zoo import stems as known
 from tilework.layers.stems import Stem
 from tilework.models.model import stem_of
-from tilework.recipes.build import bind, load_run, open_source, run_codes, run_name, run_place
+from tilework.recipes.build import bind, open_source
+from tilework.recipes.trained import load_run, run_codes, run_name, run_place
 from tilework.report import rows_of_pictures
 from tilework.report.stem_figures import layout_pictures, stem_bars
 

@@ -21,6 +21,7 @@ class Attention(nn.Module):
             raise ConfigError(f"a width of {width} is no multiple of {heads} heads", "change model.heads")
         self.heads = heads
         self.seen: list[Tensor] | None = None  # a list, where the matrices are wanted: (B, k, N, N) with gradient
+        self.looks: list[Tensor] | None = None  # a list, where the first token's row is wanted: (B, N), over heads
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.proj = nn.Linear(width, width)
 
@@ -29,14 +30,28 @@ class Attention(nn.Module):
         batch, tokens, width = x.shape
         qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, k, N, D/k)
-        if share is None and self.seen is None:
+        if self.seen is None:
             y = F.scaled_dot_product_attention(q, k, v)
         else:  # the matrix itself is needed
             a = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)  # (B, k, N, N)
             y = a @ v
-            if self.seen is not None:
-                self.seen.append(a)
-            if share is not None:
-                with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-                    share = a.float().mean(1) @ share
+            self.seen.append(a)
+        if self.looks is not None:
+            self.looks.append(mean_attention(q[:, :, :1], k)[:, 0])
+        if share is not None:
+            with torch.autocast(x.device.type, enabled=False):
+                share = mean_attention(q, k) @ share
         return self.proj(y.transpose(1, 2).reshape(batch, tokens, width)), share
+
+
+def mean_attention(q: Tensor, k: Tensor) -> Tensor:
+    """Attention averaged over heads, in single precision and without gradient. q: (B, k, n, D/k); returns (B, n, N).
+
+    One head after another: beside a fused kernel this costs the scores once more, and nothing is kept for the way back.
+    """
+    with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+        mean = torch.zeros(q.shape[0], q.shape[2], k.shape[2], device=q.device)
+        for queries, keys in zip(q.float().unbind(1), k.float().unbind(1), strict=True):
+            scores = queries * q.shape[-1] ** -0.5 @ keys.transpose(1, 2)  # (B, n, N)
+            mean.add_(scores.softmax(-1), alpha=1 / q.shape[1])
+        return mean

@@ -48,10 +48,10 @@ class SpatialReductionAttention(nn.Module):
         if share is None:
             y = F.scaled_dot_product_attention(q, k, v)
         else:  # the matrix itself is needed
-            a = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)  # (B, k, N, n)
-            y = a @ v
+            a = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1, dtype=torch.float32)  # (B, k, N, n)
+            y = a.to(v.dtype) @ v
             with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
                 if self.reduction > 1:
                     share = pool_shares(share, self.grid, self.reduction, self.reduction)  # (B, n, S)
-                share = a.float().mean(1) @ share
+                share = a.mean(1) @ share
         return self.proj(y.transpose(1, 2).reshape(batch, tokens, width)), share

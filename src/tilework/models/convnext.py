@@ -20,7 +20,7 @@ from tilework.layers.residual import add_branch
 from tilework.layers.shares import convolve_shares, pool_shares
 from tilework.layers.stem_moto import ChannelNorm
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenFineStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share
+from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
 
 
 @ModelConfig.choices.add("convnext")
@@ -92,14 +92,7 @@ class Convnext(Model):
             self.stages.append(nn.ModuleList(ConvnextBlock(width, config.scale, next(rates)) for _ in range(depth)))
         self.norm = nn.LayerNorm(config.widths[-1], eps=1e-6)
         self.head = nn.Linear(config.widths[-1], classes) if classes else nn.Identity()
-        self._initialise()
-
-    def _initialise(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Conv2d):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        start_small(self, nn.Linear | nn.Conv2d)
 
     def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
         """See `Model.forward`; no token can be left out."""

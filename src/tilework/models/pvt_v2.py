@@ -22,7 +22,7 @@ from tilework.layers.residual import add_branch
 from tilework.layers.shares import convolve_shares, pool_shares
 from tilework.layers.spatial_reduction import SpatialReductionAttention
 from tilework.layers.stems import OverlapStem, OverlapStemConfig, Stem, StemConfig, TokenFineStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share
+from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
 
 
 @ModelConfig.choices.add("pvt_v2")
@@ -110,13 +110,10 @@ class PvtV2(Model):
         self._initialise()
 
     def _initialise(self) -> None:
+        start_small(self, nn.Linear | nn.Conv2d)
         for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-            elif isinstance(module, nn.Conv2d):
+            if isinstance(module, nn.Conv2d):
                 nn.init.normal_(module.weight, std=math.sqrt(2 * module.groups / module.weight[:, 0].numel()))
-            if isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:
-                nn.init.zeros_(module.bias)
 
     def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
         """See `Model.forward`; no token can be left out."""

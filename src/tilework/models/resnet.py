@@ -96,6 +96,7 @@ def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
 class Resnet(Model):
     """Four stages of residual blocks; the head reads the mean of the last map."""
 
+    tracks = False
     stem_names = ("conv1.", "bn1.")
     head_names = ("fc.",)
 

@@ -18,7 +18,7 @@ from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenFineStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share
+from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
 
 
 @ModelConfig.choices.add("swin")
@@ -116,10 +116,12 @@ class WindowAttention(nn.Module):
         if share is None:
             y = F.scaled_dot_product_attention(q, k, v, bias[None])
         else:  # the matrix itself is needed
-            a = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + bias).softmax(-1)  # (B, M k, n, n)
-            y = a @ v
+            a = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + bias).softmax(
+                -1, dtype=torch.float32
+            )  # (B, M k, n, n)
+            y = a.to(v.dtype) @ v
             with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-                mean = a.float().unflatten(1, (count, self.heads)).mean(2)  # (B, M, n, n)
+                mean = a.unflatten(1, (count, self.heads)).mean(2)  # (B, M, n, n)
                 share = self._roll(self._join(mean @ self._cut(self._roll(share))), back=True)
         y = torch.cat(y.unflatten(1, (count, self.heads)).unbind(2), -1)  # (B, M, n, D); ONNX knows no view of them
         return self._roll(self._join(self.proj(y)), back=True), share
@@ -192,12 +194,9 @@ class Swin(Model):
         self._initialise()
 
     def _initialise(self) -> None:
+        start_small(self)
         for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-            elif isinstance(module, WindowAttention):
+            if isinstance(module, WindowAttention):
                 nn.init.trunc_normal_(module.relative_position_bias_table, std=0.02)
 
     def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
@@ -220,16 +219,13 @@ class Swin(Model):
 
     def translate(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Names of the published checkpoints, and of timm's, where a stage starts with what makes the grid coarser."""
-        timm = any(name.startswith("head.fc.") for name in tensors)
+        late = int("layers.0.downsample.norm.weight" not in tensors)
         found = {}
         for name, tensor in tensors.items():
             if name.endswith((".relative_position_index", ".attn_mask")):
                 continue  # computed here
-            name = re.sub(r"^layers\.", "stages.", name)
-            if timm:
-                name = name.replace("head.fc.", "head.")
-                name = re.sub(r"^stages\.(\d+)\.downsample", lambda m: f"stages.{int(m[1]) - 1}.downsample", name)
-            found[name] = tensor
+            name = re.sub(r"^layers\.(\d+)\.downsample", lambda m: f"stages.{int(m[1]) - late}.downsample", name)
+            found[re.sub(r"^layers\.", "stages.", name).replace("head.fc.", "head.")] = tensor
         return found
 
     def layer_of(self, name: str) -> int:

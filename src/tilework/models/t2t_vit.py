@@ -21,7 +21,7 @@ from tilework.core.errors import ConfigError
 from tilework.layers.block import Block, Mlp
 from tilework.layers.shares import pool_shares
 from tilework.layers.stems import Stem, StemConfig, TokenStemConfig, patch_grid
-from tilework.models.model import Model, ModelConfig, Output, initial_share
+from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
 
 SPLITS = ((7, 4, 2), (3, 2, 1), (3, 2, 1))  # side, stride and padding of the windows of each soft split
 
@@ -202,11 +202,7 @@ class T2tVit(Model):
         self._initialise()
 
     def _initialise(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        start_small(self)
         nn.init.trunc_normal_(self.cls_token, std=0.02)
 
     def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:

@@ -68,6 +68,7 @@ class TimmModel(Model):
     """A network of timm; its tokens are those of the last map, without class and register tokens."""
 
     takes = "pixels"
+    tracks = False
     prefix = "network."
 
     def __init__(self, network: Any, channels: int, grid: tuple[int, int]) -> None:

@@ -17,7 +17,7 @@ from tilework.layers.block import Block
 from tilework.layers.moto import Moto
 from tilework.layers.positions import sincos_positions
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share
+from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
 
 
 @ModelConfig.choices.add("vit")
@@ -90,11 +90,7 @@ class Vit(Model):
         self._initialise()
 
     def _initialise(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        start_small(self)
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         if self.config.positions == "learnt":
             nn.init.trunc_normal_(self.pos_embed, std=0.02)

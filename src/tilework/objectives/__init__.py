@@ -8,8 +8,10 @@ from tilework.objectives.moco import Moco, MocoConfig
 from tilework.objectives.objective import Combined, Objective, ObjectiveConfig, soft_cross_entropy
 from tilework.objectives.reconstruct import Reconstruct, ReconstructConfig
 from tilework.objectives.relabel import Relabel, RelabelConfig
+from tilework.objectives.tl_align import TlAlign, TlAlignConfig, TlAlignTokenLabel, TlAlignTokenLabelConfig
 from tilework.objectives.token_label import TokenLabel, TokenLabelConfig
 from tilework.objectives.token_prop import TokenProp, TokenPropConfig
+from tilework.objectives.trans_mix import TransMix, TransMixConfig
 
 __all__ = [
     "Adapt",
@@ -29,9 +31,15 @@ __all__ = [
     "ReconstructConfig",
     "Relabel",
     "RelabelConfig",
+    "TlAlign",
+    "TlAlignConfig",
+    "TlAlignTokenLabel",
+    "TlAlignTokenLabelConfig",
     "TokenLabel",
     "TokenLabelConfig",
     "TokenProp",
     "TokenPropConfig",
+    "TransMix",
+    "TransMixConfig",
     "soft_cross_entropy",
 ]

@@ -54,6 +54,7 @@ class TokenLabel(Classify):
 
     def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Mean losses."""
+        assert out.dense is not None  # the configuration refused models without
         whole = soft_cross_entropy(out.logits, batch.target, self.smoothing).mean()
         dense = soft_cross_entropy(out.dense, label_map(batch).target(*out.grid), self.smoothing).mean()
         return {"loss": self.weights[0] * whole + self.weights[1] * dense, "class": whole, "dense": dense}

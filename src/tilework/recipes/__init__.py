@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from tilework.recipes import demo, good_tokenizers, lv_vit, seit, seitpp, tokenizers
-from tilework.recipes.build import evaluate_run, plan, prepare, probe_run, train
+from tilework.recipes import demo, good_tokenizers, lv_vit, seit, seitpp, tl_align, tokenizers
 from tilework.recipes.chain import check_links, train_chain
 from tilework.recipes.export import export_run, load_exported
+from tilework.recipes.job import plan, prepare, train
 from tilework.recipes.run import Chain, Extra, Link, Run, chain, chains, equip, equip_chain, recipe, recipes
+from tilework.recipes.trained import evaluate_run, probe_run
 
 __all__ = [
     "Chain",
@@ -31,6 +32,7 @@ __all__ = [
     "recipes",
     "seit",
     "seitpp",
+    "tl_align",
     "tokenizers",
     "train",
     "train_chain",

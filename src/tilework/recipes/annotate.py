@@ -18,7 +18,7 @@ from tilework.evaluation.annotate import Annotator, annotate, match_classes
 from tilework.models import EfficientnetLite0Config, Model, create_model
 from tilework.models.efficientnet_lite import published_weights
 from tilework.models.weights import adopt, read_weights
-from tilework.recipes.build import load_run, run_place
+from tilework.recipes.trained import load_run, run_place
 from tilework.store import Store
 from tilework.train.log import Bar
 
@@ -67,11 +67,13 @@ def annotate_images(
     device: torch.device,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Write label maps into a directory, or into a store of the same images; returns what there is to tell."""
+    """Write label maps into a directory, a store of the same images, or both; returns what there is to tell."""
     known = None if store is None else Store(store)
     there = () if known is None else tuple(column.name for column in known.manifest.columns)
     if taken := next((column for column in there if column.startswith(COLUMN)), None):
         raise OutputError(f"{store} has a column '{taken}'", "it was annotated before")
+    if out is not None and out.exists():
+        raise OutputError(f"{out} exists", "choose another --out")
     folder = ImageFolder.open(images, None if known is None else known.classes)
     annotator = open_annotator(name, weights, classes, folder.classes, size, top)
     first = annotator.scores(torch.zeros(1, 3, annotator.size, annotator.size, dtype=torch.uint8))[0]
@@ -95,6 +97,8 @@ def annotate_images(
             if missing := next((key for key in keys if key not in place), None):
                 raise InputError(f"{images} has no image '{missing}' of {store}", "give the images it was made from")
             everything = [record for part in records() for record in part]
+            if out is not None:
+                write_maps(out, card, folder.keys, [everything])
             known.add_column(COLUMN, [everything[place[key]] for key in keys])
             known.add_column(f"{COLUMN}_card", [json.dumps(asdict(card)), *[""] * (len(keys) - 1)])  # once
     finally:

@@ -14,9 +14,12 @@ from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.core.files import is_free, make_directory, write, write_json
 from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
 from tilework.models import Model
-from tilework.recipes.build import RESULTS, Start, check_data, is_store, train_in
+from tilework.recipes.build import check_data, is_store
 from tilework.recipes.codes import Codes
+from tilework.recipes.job import train_in
 from tilework.recipes.run import Chain
+from tilework.recipes.start import Start
+from tilework.recipes.trained import RESULTS
 from tilework.store import Store
 from tilework.train import Result
 from tilework.train.checkpoint import latest_checkpoint

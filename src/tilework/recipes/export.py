@@ -26,9 +26,10 @@ from tilework.core.errors import ConfigError, DamageError, InputError, MachineEr
 from tilework.core.files import new_directory, sha256, write, write_json
 from tilework.core.rng import Draws
 from tilework.models import Model, ModelConfig
-from tilework.recipes.build import DESCRIPTION, DataSpec, data_spec, load_run, open_source, run_place
+from tilework.recipes.build import DataSpec, data_spec, open_source
 from tilework.recipes.codes import CODEBOOK, Codes
 from tilework.recipes.run import Run
+from tilework.recipes.trained import DESCRIPTION, load_run, run_place
 from tilework.tokenizers.tokenizer import SETTINGS as TOKENIZER
 from tilework.version import __version__
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 BLUE, ORANGE, GREEN, RED, GREY = "#2f6db5", "#d9822b", "#2e8b57", "#c23b3b", "#5b6570"
 COLOURS = (ORANGE, BLUE, GREEN, RED)
@@ -80,6 +80,54 @@ def heat_pictures(rows: Sequence[tuple[str, np.ndarray, np.ndarray, Sequence[str
             cell.set_xlabel(_shorten(word, 20), fontsize=8, color=GREY)
             cell.spines[:].set_visible(False)
         axes[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=10, labelpad=8)
+    return _png(figure)
+
+
+def label_maps(rows: Sequence[tuple[str, np.ndarray, Sequence[str]]]) -> bytes:
+    """Pictures and maps of shares, row by row. rows: label, (N, H, W, 3) in [0, 1] or (N, h, w) shares, words below."""
+    count = len(rows[0][1])
+    figure = Figure(figsize=(1.35 * count + 1.8, 1.5 * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), count, squeeze=False)
+    drawn = None
+    for axes, (label, pictures, words) in zip(grid, rows, strict=True):
+        for i, (cell, picture) in enumerate(zip(axes, pictures, strict=True)):
+            image = cell.imshow(picture, cmap="RdBu_r", vmin=0, vmax=1, interpolation="nearest")
+            drawn = image if picture.ndim == 2 else drawn
+            cell.set(xticks=[], yticks=[])
+            cell.spines[:].set_visible(False)
+            if words:
+                cell.set_xlabel(_shorten(words[i], 20), fontsize=8, color=GREY)
+        axes[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=10, labelpad=8)
+    if drawn is not None:
+        bar = figure.colorbar(drawn, ax=grid, shrink=0.4, ticks=[0, 0.5, 1], pad=0.01)
+        bar.ax.set_yticklabels(["second", "half", "first"], fontsize=8)
+        bar.outline.set_visible(False)
+    return _png(figure)
+
+
+def ratio_panels(panels: Sequence[tuple[str, Mapping[str, np.ndarray]]]) -> bytes:
+    """Shares over layers, a panel for each mixture. panels: title, and by name (1 + L,) shares, nan where not known."""
+    columns = min(4, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(2.6 * columns + 0.4, 2.3 * rows + 0.4), layout="constrained")
+    cells = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for cell in cells.ravel()[len(panels) :]:
+        cell.set_visible(False)
+    for cell, (title, lines) in zip(cells.ravel(), panels, strict=False):
+        for colour, (name, shares) in zip(COLOURS, lines.items(), strict=False):
+            flat = len(set(shares.tolist())) == 1
+            cell.plot(shares, color=colour, label=name, linewidth=1.4, linestyle="--" if flat else "-",
+                      marker="" if flat else "o", markersize=3.5)  # fmt: skip
+        cell.set_title(title, fontsize=9)
+        cell.set_ylim(0, 1)
+        _plain(cell)
+    for row in cells:
+        row[0].set_ylabel("share of the first")
+    for cell in cells[-1]:
+        cell.set_xlabel("block")
+        cell.xaxis.set_major_locator(MaxNLocator(integer=True))
+    handles, names = cells[0][0].get_legend_handles_labels()
+    figure.legend(handles, names, frameon=False, loc="outside upper center", ncols=len(names), fontsize=9)
     return _png(figure)
 
 

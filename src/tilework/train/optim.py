@@ -10,6 +10,8 @@ from torch import nn
 from tilework.models.model import Model
 from tilework.train.settings import OptimConfig
 
+FREE = ("cls_token", "pos_embed", "relative_position_bias_table")  # do not decay; nor do biases, norms and scales
+
 
 def build_optimiser(objective: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """AdamW or SGD over an objective; `scale` of each group multiplies the scheduled rate.
@@ -19,7 +21,7 @@ def build_optimiser(objective: nn.Module, config: OptimConfig) -> torch.optim.Op
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in objective.named_parameters():
         if parameter.requires_grad:
-            plain = parameter.ndim < 2 or name.rpartition(".")[2] in ("cls_token", "pos_embed")
+            plain = parameter.ndim < 2 or name.rpartition(".")[2] in FREE
             key = (0.0 if plain else config.weight_decay, _scale(objective, name, config.layer_decay))
             groups.setdefault(key, []).append(parameter)
     params: list[dict[str, Any]] = [

@@ -1,0 +1,136 @@
+"""Mixtures, their labels and what is in their tokens as pictures (TL-Align, figure 4; supplement, figures 2 and 3).
+
+B images | N tokens | L blocks
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tilework.augment import BlockMix, PatchCutMix, RandomMix, apply_all
+from tilework.augment.patch_mixing import PatchMixing
+from tilework.core.batch import Batch, Mix
+from tilework.core.distributed import pick_device
+from tilework.core.errors import ConfigError
+from tilework.core.files import new_directory, write, write_json
+from tilework.core.rng import Draws
+from tilework.evaluation.mixing_ratio import MixingRatios, mixing_ratios
+from tilework.experiments.explain import Explained
+from tilework.report import label_maps, ratio_panels, rows_of_pictures
+from tilework.tokenizers import load_tokenizer
+
+STRATEGIES: dict[str, type[PatchMixing]] = {"CutMix": PatchCutMix, "random": RandomMix, "block-wise": BlockMix}
+SEED, PAIRS, PART = 3, 256, 64  # pairs that the figures in results.json are of, and how many at once
+
+
+def align_views(
+    run: Path, data: Path, out: Path, tokenizer: Path | None = None, count: int = 8, device: str = "auto"
+) -> dict[str, Any]:
+    """Write pictures of mixtures, label maps and ratios over layers; returns what is in results.json."""
+    place = pick_device(device)
+    one = Explained.open(run, data, place)
+    if not one.model.tracks:
+        raise ConfigError(f"{run} trained a model that cannot follow mixtures", "give the run of a ViT")
+    if not 1 < count <= len(one.source):
+        raise ConfigError(f"{count} mixtures of {len(one.source)} images cannot be shown", "change --count")
+    decoder = None if tokenizer is None else load_tokenizer(tokenizer)[0].to(place).requires_grad_(False)
+    index = some(len(one.source), count)
+    batch = mixable(one, index, place)
+    mixes = {name: strategy(batch, kind, one.model.grid) for name, kind in STRATEGIES.items()}
+    mix = mixes["CutMix"]
+    ratios = mixing_ratios(one.model, batch.x, mix)
+    pictures = one.pictures(index, decoder, place)
+    shown = {name: one.pictures(index, decoder, place, mix) for name, mix in mixes.items()}
+    with new_directory(out) as root:
+        rows = {"first": pictures, "second": pictures[mix.partner], **shown}
+        write(root / "mixing.png", rows_of_pictures({name: _array(x) for name, x in rows.items()}))
+        write(root / "labels.png", label_maps(_label_rows(pictures, shown["CutMix"], ratios, mix, one.model.grid)))
+        write(root / "ratio.png", ratio_panels(_panels(ratios)))
+        found = {"run": str(run), "data": str(data), **agreement(one, place)}
+        write_json(root / "results.json", found)
+    return found
+
+
+def mixable(one: Explained, index: np.ndarray, device: torch.device) -> Batch:
+    """Samples as the model takes them."""
+    batch = one.source.batch(index).to(device)
+    return apply_all(one.steps, batch, Draws(SEED, 0, batch.index))
+
+
+def strategy(batch: Batch, kind: type[PatchMixing], grid: tuple[int, int]) -> Mix:
+    """A mixture of whole tokens. grid: of the model."""
+    return kind(batch.x.shape[-1] // grid[1]).sample(Draws(SEED, 0, batch.index), batch)
+
+
+def agreement(one: Explained, device: torch.device) -> dict[str, Any]:
+    """How far the label rules lie from the similarity of the class token and how they go along with it, over pairs."""
+    index = some(len(one.source), min(PAIRS, len(one.source)))
+    parts = [part for part in np.split(index, range(PART, len(index), PART)) if len(part) > 1]
+    found = []
+    for part in parts:
+        batch = mixable(one, part, device)
+        found.append(mixing_ratios(one.model, batch.x, strategy(batch, PatchCutMix, one.model.grid)))
+    similarity = torch.cat([ratios.similarity[:, :, 0] for ratios in found], 1)  # (L, B) of the class token
+    aligned = torch.cat([ratios.aligned[1:, :, 0] for ratios in found], 1)
+    area = torch.cat([ratios.area for ratios in found])
+    seen = [ratios.trans_mix for ratios in found if ratios.trans_mix is not None]
+    rules = {"area": area.expand_as(similarity), "tl_align": aligned}
+    if seen:
+        rules["trans_mix"] = torch.cat(seen).expand_as(similarity)
+    return {
+        "pairs": len(area),
+        "distance": {name: _numbers((rule - similarity).abs().mean(1)) for name, rule in rules.items()},
+        "correlation": {name: _numbers(correlation(rule, similarity)) for name, rule in rules.items()},
+        "moved": float((aligned[-1] - area).abs().mean()),  # from the area, by TL-Align
+    }
+
+
+def correlation(one: Tensor, other: Tensor) -> Tensor:
+    """Of each row with its counterpart, (L,); 0 where one does not vary. Each (L, B)."""
+    one, other = (x - x.mean(1, keepdim=True) for x in (one, other))
+    return (one * other).sum(1) / (one.norm(dim=1) * other.norm(dim=1)).clamp(min=1e-12)
+
+
+def some(total: int, count: int) -> np.ndarray:
+    """Samples in random order: neighbours are mixed, and mostly of different classes."""
+    return np.random.default_rng(SEED).permutation(total)[:count]
+
+
+def _label_rows(
+    pictures: Tensor, mixed: Tensor, ratios: MixingRatios, mix: Mix, grid: tuple[int, int]
+) -> list[tuple[str, np.ndarray, list[str]]]:
+    """Figure 3: the pair, the mixture, the labels as mixed and as aligned after the last block."""
+    first, last = (share[:, 1:].unflatten(1, grid).cpu().numpy() for share in (ratios.aligned[0], ratios.aligned[-1]))
+    return [
+        ("first", _array(pictures), []),
+        ("second", _array(pictures[mix.partner]), []),
+        ("mixed", _array(mixed), []),
+        ("as mixed", first, [f"area {share:.0%}" for share in ratios.area.tolist()]),
+        ("aligned", last, [f"aligned {share:.0%}" for share in ratios.read.tolist()]),
+    ]
+
+
+def _panels(ratios: MixingRatios) -> list[tuple[str, dict[str, np.ndarray]]]:
+    """Figure 4: shares of the class token over the blocks, for every mixture."""
+    layers = len(ratios.aligned)
+    panels = []
+    for i, area in enumerate(ratios.area.tolist()):
+        similarity = np.concatenate([[np.nan], ratios.similarity[:, i, 0].cpu().numpy()])
+        lines = {"TL-Align": ratios.aligned[:, i, 0].cpu().numpy(), "similarity": similarity}
+        if ratios.trans_mix is not None:
+            lines["TransMix"] = np.full(layers, float(ratios.trans_mix[i]))
+        panels.append((f"mixture {i + 1}", {**lines, "area": np.full(layers, area)}))
+    return panels
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return x.clamp(0, 1).permute(0, 2, 3, 1).cpu().numpy()
+
+
+def _numbers(x: Tensor) -> list[float]:
+    return [round(value, 4) for value in x.tolist()]

@@ -1,0 +1,67 @@
+"""Weights that a run begins with: another run's, an exported model's, or other people's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from tilework.core.errors import ConfigError, InputError, TileworkError
+from tilework.data import Source
+from tilework.models import Model
+from tilework.models.weights import adopt, read_weights
+from tilework.recipes.codes import Codes
+from tilework.recipes.trained import DESCRIPTION, open_run, read_json, run_codes
+from tilework.train.checkpoint import model_tensors
+from tilework.train.log import notice
+
+
+@dataclass(frozen=True)
+class Start:
+    """Weights to begin with, and where they come from."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    classes: tuple[str, ...] | None = None  # that its head tells apart, where known
+    grid: tuple[int, int] | None = None  # of its tokens, where known
+    codes: Codes | None = None  # that it was trained on, where known
+
+    @staticmethod
+    def read(path: Path) -> Start:
+        """Of a run, or of a checkpoint file: an exported model's, or other people's."""
+        if not path.exists():
+            raise InputError(f"no weights at {path}", "give a run or a checkpoint file")
+        if path.is_file():
+            beside = path.parent / DESCRIPTION  # of an exported model
+            known = read_json(beside).get("codebook") if beside.is_file() else None
+            return Start(path, read_weights(path), codes=Codes.read(path.parent, known) if known else None)
+        run, spec, checkpoint = open_run(path)
+        with torch.device("meta"):
+            model = run.model.build(spec.channels, spec.grid, len(spec.classes))
+        codes = run_codes(path, run, spec)
+        return Start(path, model_tensors(checkpoint), spec.classes, getattr(model, "grid", None), codes)
+
+    def table_for(self, source: Source) -> Tensor | None:
+        """Vectors that were learnt to stand for the codes of the data, where there are any. Returns (K, C)."""
+        if self.codes is None or source.codebook is None:
+            return None
+        return self.codes.table_for(source.codebook, self.path)
+
+    def fill(self, model: nn.Module, classes: tuple[str, ...], quiet: bool = True) -> None:
+        """Copy the weights; the stem, the head and the positions may be of other sizes."""
+        if not isinstance(model, Model):
+            raise ConfigError(f"a {type(model).__name__} cannot start from {self.path}", "leave out --start")
+        tensors = self.tensors
+        if self.classes not in (None, classes):  # as many, perhaps, but others
+            tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(model.head_names)}
+        try:
+            adopted = adopt(model, tensors, self.grid)
+        except TileworkError as error:
+            raise type(error)(f"{self.path}: {error.what}", error.hint) from error
+        fresh, resized = (
+            ", ".join(sorted({name.split(".")[0] for name in names})) or "nothing"
+            for names in (adopted.replaced, adopted.resized)
+        )
+        notice(f"starts from {self.path} (fresh: {fresh}; resized: {resized})", quiet)

@@ -1,0 +1,98 @@
+"""Recipes of TL-Align: table 1 of the supplement, and rows that differ in one thing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tilework.augment import BlockMix, CutMix, CutMixOrMixup, Erase, Mixup, PatchCutMix, RandomMix
+from tilework.models import Model, Vit
+from tilework.objectives import ClassifyConfig, TlAlignConfig, TlAlignTokenLabelConfig, TransMixConfig
+from tilework.recipes import recipes
+
+SWITCHED = CutMixOrMixup(CutMix(1.0), Mixup(1.0, alpha=0.8), switch=0.8)
+# epochs, warm-up, lr, weight decay, averaged, mixture, erasing
+TABLE: dict[str, tuple[Any, ...]] = {
+    "deit_s_unmixed": (300, 5, 0.001, 0.05, 0.0, None, True),
+    "deit_s_averaged": (310, 20, 0.001, 0.03, 0.99996, SWITCHED, False),
+    "deit_s_averaged_trans_mix": (310, 20, 0.001, 0.03, 0.99996, SWITCHED, False),
+    "deit_s_cutmix": (300, 5, 0.001, 0.05, 0.0, PatchCutMix(16), True),
+    "deit_s_trans_mix": (300, 5, 0.001, 0.05, 0.0, PatchCutMix(16), True),
+    "deit_s_tl_align": (300, 5, 0.001, 0.05, 0.0, PatchCutMix(16), True),
+}
+RULES = {"trans_mix": TransMixConfig(), "tl_align": TlAlignConfig()}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_table_1(name: str) -> None:
+    run = recipes[name]()
+    fit, (epochs, warmup, lr, decay, ema, mixing, erase) = run.fit, TABLE[name]
+    assert (fit.epochs, fit.batch, fit.schedule.warmup_epochs, fit.repeats) == (epochs, 1024, warmup, 3)
+    assert (fit.optim.lr, fit.optim.weight_decay, fit.ema) == (pytest.approx(lr), decay, ema)
+    assert any(isinstance(step, Erase) for step in run.augment) == erase
+    assert (run.augment[-1] == mixing) == (mixing is not None)
+    assert run.objective == next((rule for end, rule in RULES.items() if name.endswith(end)), ClassifyConfig())
+    assert run.model == recipes["deit_s"]().model
+
+
+def test_row_2_is_deit_s() -> None:
+    row = recipes["deit_s"]()
+    assert row.augment[-1] == replace(SWITCHED, switch=0.5)
+    assert replace(row, augment=row.augment[:-1]) == recipes["deit_s_unmixed"]()
+
+
+@pytest.mark.parametrize(
+    ("base", "others"),
+    [
+        ("deit_s_averaged", {"deit_s_averaged_trans_mix": TransMixConfig()}),
+        ("deit_s_cutmix", {"deit_s_trans_mix": TransMixConfig(), "deit_s_tl_align": TlAlignConfig()}),
+        ("deit_s_random", {"deit_s_random_tl_align": TlAlignConfig()}),
+        ("deit_s_blocks", {"deit_s_blocks_tl_align": TlAlignConfig()}),
+        ("cutmix_cpu", {"trans_mix_cpu": TransMixConfig(), "tl_align_cpu": TlAlignConfig()}),
+        ("random_mix_cpu", {"tl_align_random_cpu": TlAlignConfig()}),
+        ("block_mix_cpu", {"tl_align_block_cpu": TlAlignConfig()}),
+        ("token_cutmix_cpu", {"token_trans_mix_cpu": TransMixConfig(), "token_tl_align_cpu": TlAlignConfig()}),
+        ("lv_vit_s", {"lv_vit_s_tl_align": TlAlignTokenLabelConfig()}),
+    ],
+)
+def test_rows_differ_in_the_label_rule_alone(base: str, others: dict[str, Any]) -> None:
+    for name, rule in others.items():
+        assert recipes[name]() == replace(recipes[base](), objective=rule)
+
+
+def test_mixtures_differ_in_nothing_else() -> None:
+    for names in (
+        ("deit_s_cutmix", "deit_s_random", "deit_s_blocks"),
+        ("cutmix_cpu", "random_mix_cpu", "block_mix_cpu"),
+    ):
+        box, random, blocks = (recipes[name]() for name in names)
+        assert [run.augment[-1] for run in (box, random, blocks)] == [PatchCutMix(16), RandomMix(16), BlockMix(16)]
+        assert len({replace(run, augment=run.augment[:-1]) for run in (box, random, blocks)}) == 1
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in recipes if any(isinstance(s, PatchCutMix | RandomMix | BlockMix) for s in recipes[n]().augment)]
+)
+def test_patches_are_tokens(name: str) -> None:
+    """What one token of the model covers is what the mixture calls a patch."""
+    run: Any = recipes[name]()
+    side = run.evaluation[-1].size[0] if hasattr(run.evaluation[-1], "size") else run.evaluation[0].size[0]
+    with torch.device("meta"):
+        model = run.model.build(3, (side, side), 10)
+    assert isinstance(model, Model)
+    patch = next(s.patch for s in run.augment if isinstance(s, PatchCutMix | RandomMix | BlockMix))
+    assert model.grid == (side // patch, side // patch)
+
+
+def test_sizes() -> None:
+    for name, width in (("deit_ti_tl_align", 192), ("deit_s_tl_align", 384), ("deit_b_tl_align", 768)):
+        assert recipes[name]().model.width == width  # type: ignore[attr-defined]
+    with torch.device("meta"):
+        for name, channels, side in (("tl_align_cpu", 3, 112), ("token_tl_align_cpu", 32, 14)):
+            model = recipes[name]().model.build(channels, (side, side), 10)
+            assert isinstance(model, Vit)
+            assert model.config.pool == "class"
+            assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(0.9, abs=0.05)
