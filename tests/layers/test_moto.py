@@ -53,7 +53,7 @@ def slow(moto: Moto, x: Tensor) -> Tensor:
             mean = sum(share[p] * row[p] for p in range(len(row))) / share.sum()
             variance = sum(share[p] * (row[p] - mean) ** 2 for p in range(len(row))) / share.sum()
             normed = (row - mean) / (variance + moto.eps).sqrt()
-            out[c] += (normed * moto.scale[i, c] + moto.shift[i, c]) * share
+            out[c] += (normed * moto.entity_scale[i, c] + moto.entity_shift[i, c]) * share
     return out.view_as(x)
 
 
@@ -98,7 +98,13 @@ def test_the_order_of_entities_does_not_matter() -> None:
     places, order = moto.places(x), torch.tensor([2, 0, 3, 1])
     before = moto.modulate(x, moto.layout(x, places))
     with torch.no_grad():
-        for parameter in (moto.feature.weight, moto.feature.bias, moto.dictionary, moto.scale, moto.shift):
+        for parameter in (
+            moto.feature.weight,
+            moto.feature.bias,
+            moto.dictionary,
+            moto.entity_scale,
+            moto.entity_shift,
+        ):
             parameter.copy_(parameter[order].clone())
     torch.testing.assert_close(moto.modulate(x, moto.layout(x, places[:, order])), before)
 
@@ -160,7 +166,7 @@ def test_first_blocks_of_a_vit_end_with_it() -> None:
     vit, x = config.build(3, (32, 32), 5), torch.randn(2, 3, 32, 32)
     vit(x).logits.square().mean().backward()
     assert all(p.grad is not None for p in vit.motos.parameters())
-    assert [vit.layer_of(f"motos.{i}.scale") for i in (0, 1)] == [1, 2]
+    assert [vit.layer_of(f"motos.{i}.entity_scale") for i in (0, 1)] == [1, 2]
     assert vit(x, keep=torch.tensor([[3, 1], [0, 2]])).tokens.shape == (2, 2, 16)
     with pytest.raises(ConfigError, match="MoTo in 4 of 3 blocks"):
         VitConfig(width=16, depth=3, heads=2, moto_blocks=4).build(3, (32, 32), 5)

@@ -26,8 +26,8 @@ class Moto(nn.Module):
         self.key = nn.Conv2d(channels, inner, 1)
         self.query = nn.Conv2d(channels, inner, 1)
         self.dictionary = nn.Parameter(0.02 * torch.randn(entities))  # u
-        self.scale = nn.Parameter(torch.ones(entities, channels))  # beta
-        self.shift = nn.Parameter(torch.zeros(entities, channels))  # alpha
+        self.entity_scale = nn.Parameter(torch.ones(entities, channels))  # beta
+        self.entity_shift = nn.Parameter(torch.zeros(entities, channels))  # alpha
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
         """Returns (B, C, H, W)."""
@@ -41,11 +41,10 @@ class Moto(nn.Module):
         rows = next(r for r in range(int(self.entities**0.5), 0, -1) if self.entities % r == 0)
         columns = self.entities // rows
         down, across = (
-            [(2 * i + 1) * side // (2 * count) for i in range(count)]
+            (2 * torch.arange(count, device=x.device) + 1) * side // (2 * count)
             for side, count in ((height, rows), (width, columns))
         )
-        fixed = torch.tensor([width * i + j for i in down for j in across], device=x.device)
-        return fixed.expand(batch, -1)
+        return (width * down[:, None] + across).flatten().expand(batch, -1)
 
     def layout(self, x: Tensor, places: Tensor) -> Tensor:
         """Share of each entity in each place (eqs. 3 and 4). x: (B, C, H, W); returns (B, n, P)."""
@@ -66,7 +65,7 @@ class Moto(nn.Module):
             weight = (layout / layout.sum(2, keepdim=True).clamp(min=self.eps)).transpose(1, 2)  # (B, P, n)
             mean = (centred @ weight).transpose(1, 2)  # (B, n, C)
             variance = (centred.square() @ weight).transpose(1, 2) - mean.square()
-            a = self.scale * (variance.clamp(min=0) + self.eps).rsqrt()
-            b = self.shift - a * mean
+            a = self.entity_scale * (variance.clamp(min=0) + self.eps).rsqrt()
+            b = self.entity_shift - a * mean
             y = centred * (a.transpose(1, 2) @ layout) + b.transpose(1, 2) @ layout
         return y.to(x.dtype).view_as(x)

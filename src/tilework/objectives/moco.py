@@ -73,6 +73,7 @@ class Moco(Objective):
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Cosine between the prediction and the key of each sample."""
+        self.eval()  # batch norms at rest; the next step wakes them
         query = self.predictor(self.projector(model(batch.x).logits))
         return {"agreement": F.cosine_similarity(query, self.slow_projector(self.slow_model(batch.x).logits))}
 
