@@ -49,9 +49,8 @@ def information(
     """Train a decoder on the tokens of a frozen stem and judge it on others. steps: pipelines of both sources."""
     stem = stem.to(device).eval().requires_grad_(False)
     torch.manual_seed(seed)
-    channels = apply_all(steps[0], first := train.batch(np.arange(1)).to(device), Draws(seed, 0, first.index)).x.shape[
-        1
-    ]
+    first = train.batch(np.arange(1)).to(device)
+    channels = apply_all(steps[0], first, Draws(seed, 0, first.index)).x.shape[1]
     decoder = PixelDecoder(stem.width, channels).to(device)
     optimiser = torch.optim.Adam(decoder.parameters(), lr=1e-3, betas=(0.5, 0.999))
 

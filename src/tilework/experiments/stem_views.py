@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,9 @@ def stem_views(
     place = pick_device(device)
     rows: dict[str, dict[str, Any]] = {}
     layouts: dict[str, np.ndarray] = {}
-    for name in (*stems, *runs):
-        if isinstance(name, Path):
-            title, (stem, train, judge, steps) = run_name(name), _of_run(name, data, val, place)
-        else:
-            title, (stem, train, judge, steps) = name, _random(name, data, val, width, size, place)
+    named = ((name, _random(name, data, val, width, size, place)) for name in stems)
+    trained = ((run_name(path), _of_run(path, data, val, place)) for path in runs)
+    for title, (stem, train, judge, steps) in chain(named, trained):  # one after another: sources are large
         if title in rows:
             raise ConfigError(f"two stems are called '{title}'", "give each once")
         rows[title] = asdict(information(stem, train, judge, steps, place, epochs))

@@ -26,7 +26,7 @@ class RefinedStem(Stem):
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int, config: RefinedStemConfig) -> None:
         super().__init__(patch_grid(grid, config.windows[-1]), width)
-        self.local = config.local
+        self.windows, self.local = config.windows, config.local
         count = len(config.windows)
         widths = [width // count + (i < width % count) for i in range(count)]
         self.scales = nn.ModuleList(
@@ -39,7 +39,7 @@ class RefinedStem(Stem):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
         """Returns (B, D, h, w)."""
-        found = [conv(self._pad(x, conv.stride[0])) for conv in self.scales.children()]  # each (B, D/scales, H/k, W/k)
+        found = [conv(self._pad(x, k)) for conv, k in zip(self.scales, self.windows, strict=True)]  # (B, ., H/k, W/k)
         if len(found) > 1:
             found = [F.adaptive_avg_pool2d(F.gelu(y), self.grid) for y in found]
         y = self.proj(torch.cat(found, 1))

@@ -73,7 +73,9 @@ BACKBONES = {
     "swin_t": swin_fit(),
     "swin_s": swin_fit(),
 }
-PAPER = {  # top-1: plain, with MoTo (table 2), with TokenProp (table 10), with both (table 12); None: no such row
+PAPER: dict[
+    str, tuple[float | None, ...]
+] = {  # top-1: plain, with MoTo (table 2), with TokenProp (table 10), with both (table 12); None: no such row
     "deit_s": (79.8, 81.6, 80.7, 82.6),
     "deit_b": (81.8, 82.9, 82.5, None),
     "t2t_vit_14": (81.5, 82.3, 82.2, 82.8),

@@ -24,7 +24,8 @@ def stem_bars(rows: Mapping[str, tuple[float, float]]) -> bytes:
         axes.barh(list(rows), [values[place] for values in rows.values()], color=colour, height=0.6)
         axes.set(title=title)
         _plain(axes)
-        axes.invert_yaxis() if place == 0 else None
+        if place == 0:  # both have one axis
+            axes.invert_yaxis()
     return _png(figure)
 
 
