@@ -24,14 +24,14 @@ FIT = FitConfig(epochs=0, steps=1, batch=6, log_every=1)
 def test_named_stems_and_runs_on_images(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vit = VitConfig(width=16, depth=1, heads=2, stem=MotoStemConfig(PatchStemConfig(8)))
     run = Run(vit, ClassifyConfig(), (Normalise(),), (Normalise(),), size=(32, 32), fit=FIT)
-    train(run, images, None, tmp_path / "run", quiet=True)
+    train(run, images, None, tmp_path / "mine", quiet=True)
     words = ["analyze", "stems", "--data", images, "--val", images, "--stems", "plain", "moto_token", "--runs"]
-    words += [tmp_path / "run", "--width", 16, "--size", 32, 32, "--epochs", 1, "--count", 3]
+    words += [tmp_path / "mine", "--width", 16, "--size", 32, 32, "--epochs", 1, "--count", 3]
     with pytest.raises(SystemExit, match="0"):
         main([str(word) for word in (*words, "--out", tmp_path / "s", "--json")])
     told = json.loads(capsys.readouterr().out)
     written = json.loads((tmp_path / "s/results.json").read_text())
-    assert set(written) == {"plain", "moto_token", "run"}
+    assert set(written) == {"plain", "moto_token", "mine"}
     assert told["plain"] == written["plain"]
     assert {p.name for p in (tmp_path / "s").iterdir()} == {"stems.png", "table.md", "layouts.png", "results.json"}
     assert (tmp_path / "s/table.md").read_text().count("\n") == 5
@@ -39,9 +39,9 @@ def test_named_stems_and_runs_on_images(images: Path, tmp_path: Path, capsys: py
 
 def test_stems_on_codes(store: Path, val_store: Path, tmp_path: Path) -> None:
     vit = VitConfig(width=16, depth=1, heads=2, stem=TokenStemConfig())
-    train(Run(vit, ClassifyConfig(), (Embed(),), (Embed(),), fit=FIT), store, None, tmp_path / "run", quiet=True)
-    found = stem_views(store, val_store, tmp_path / "s", runs=[tmp_path / "run"], epochs=1)
-    assert found["run"]["mse"] > 0
+    train(Run(vit, ClassifyConfig(), (Embed(),), (Embed(),), fit=FIT), store, None, tmp_path / "mine", quiet=True)
+    found = stem_views(store, val_store, tmp_path / "s", runs=[tmp_path / "mine"], epochs=1)
+    assert found["mine"]["mse"] > 0
     assert not (tmp_path / "s/layouts.png").exists()
 
 
