@@ -68,10 +68,9 @@ class IdsStem(Stem):
     """A learnt table inside the stem."""
 
     takes = "ids"
-    grid = (4, 4)
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__((4, 4), WIDTH)
         self.table = nn.Embedding(CODES, WIDTH)
         self.pool = nn.AvgPool2d(2)
 
@@ -80,10 +79,8 @@ class IdsStem(Stem):
 
 
 class ConvStem(Stem):
-    grid = (4, 4)
-
     def __init__(self, takes: Stage, channels: int) -> None:
-        super().__init__()
+        super().__init__((4, 4), WIDTH)
         self.takes = takes
         self.proj = nn.Conv2d(channels, WIDTH, 2, stride=2)
 
@@ -120,12 +117,14 @@ class Aligned(Objective):
         super().__init__()
         self.model = model
 
-    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+    def answer(self, batch: Batch) -> tuple[Output, Target]:
         keep = torch.arange(0, 16, 2).expand(len(batch.x), -1)
         out = self.model(batch.x, mix=batch.mix, keep=keep, track=True)
         hard = Target(batch.target.ids[:, :1], torch.ones(len(batch.x), 1))
-        target = hard.mix(batch.mix.partner, out.share[:, 0])
-        return {"loss": soft_cross_entropy(out.logits, target).mean()}
+        return out, hard.mix(batch.mix.partner, out.share[:, 0])
+
+    def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        return {"loss": soft_cross_entropy(out.logits, batch.target).mean()}
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         return {"top1": (model(batch.x).logits.argmax(1) == batch.target.ids[:, 0]).float()}
@@ -139,8 +138,8 @@ class Reconstructor(Objective):
         self.model = model
         self.decoder = nn.Linear(WIDTH, 1)
 
-    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
-        tokens = self.model(batch.x).tokens
+    def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        tokens = out.stem.flatten(2).transpose(1, 2)
         wanted = nn.functional.avg_pool2d(batch.columns["depth"].values[:, None], 2).flatten(1)
         return {"loss": (self.decoder(tokens)[..., 0] - wanted).square().mean()}
 

@@ -7,6 +7,9 @@ import torch
 from torch.nn import functional as F
 
 from tilework.core.errors import ConfigError
+from tilework.layers.stem_frozen import FrozenStemConfig
+from tilework.layers.stem_refined import RefinedStemConfig, TokenRefinedStemConfig
+from tilework.layers.stem_zoo import stems
 from tilework.layers.stems import (
     OverlapStem,
     OverlapStemConfig,
@@ -22,6 +25,9 @@ from tilework.layers.stems import (
     TokenStem,
     TokenStemConfig,
 )
+from tilework.models import create_model
+
+PIXELS = [name for name in stems if stems[name].build(3, (32, 32), 12).takes == "pixels"]
 
 
 @pytest.mark.parametrize("name", list(StemConfig.choices))
@@ -148,3 +154,73 @@ def test_code_grid_that_cannot_be_halved_is_refused(grid: tuple[int, int]) -> No
 def test_unknown_stem_names_a_near_one() -> None:
     with pytest.raises(ConfigError, match="did you mean 'patch'"):
         StemConfig.choices["patches"]
+
+
+@pytest.mark.parametrize("name", list(stems))
+def test_every_named_stem_trains_a_deit_and_an_lv_vit(name: str) -> None:
+    for model, grid in (("deit_ti", (32, 32)), ("lv_vit_t", (32, 64))):
+        inputs = {"input": "pixels"} if name in PIXELS else {"input": "tokens", "code_dim": 3}
+        network = create_model(model, stem=name, grid=grid, classes=4, width=12, depth=1, heads=2, **inputs)
+        out = network(torch.randn(2, 3, *grid))
+        out.logits.square().mean().backward()
+        stem = network.patch_embed
+        assert out.stem.shape == (2, stem.width, *stem.grid)
+        untrained = [n for n, p in stem.named_parameters() if p.requires_grad and p.grad is None]
+        assert not untrained
+        assert any(p.requires_grad for p in stem.parameters()) == (name not in ("frozen", "token_frozen"))
+
+
+def test_refined_stem_of_one_window_is_the_plain_one_and_with_overlap_the_stem_adapter() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 32, 48)
+    plain, same = PatchStem(3, (32, 48), 5, 16), RefinedStemConfig(windows=(16,)).build(3, (32, 48), 5)
+    same.scales[0].load_state_dict(plain.proj.state_dict())
+    torch.testing.assert_close(same(x), plain(x))
+    adapter, same = TokenStem(3, (32, 48), 5), TokenRefinedStemConfig(windows=(2,), local=True).build(3, (32, 48), 5)
+    same.scales[0].load_state_dict(adapter.proj.state_dict())
+    torch.testing.assert_close(same(x), adapter(x))
+
+
+def test_intra_sees_its_patch_alone_local_half_a_window_more_inter_everything() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 64, 64, requires_grad=True)
+    reach = {}
+    for name in ("intra", "intra+local", "intra+local+inter"):
+        (slope,) = torch.autograd.grad(stems[name].build(3, (64, 64), 12)(x)[0, :, 1, 1].sum(), x)
+        seen = slope[0].abs().sum(0).nonzero()
+        reach[name] = (seen.amin(0).tolist(), seen.amax(0).tolist())
+    assert reach == {
+        "intra": ([16, 16], [31, 31]),
+        "intra+local": ([8, 8], [39, 39]),
+        "intra+local+inter": ([0, 0], [63, 63]),
+    }
+
+
+def test_intra_written_the_slow_way() -> None:
+    torch.manual_seed(0)
+    stem, x = RefinedStemConfig(windows=(2, 4)).build(3, (4, 8), 6), torch.randn(1, 3, 4, 8)
+    for column in range(2):
+        patch, parts = x[..., 4 * column : 4 * column + 4], []
+        for conv, k in zip(stem.scales, (2, 4), strict=True):
+            tiles = [patch[..., r : r + k, c : c + k].flatten(1) for r in range(0, 4, k) for c in range(0, 4, k)]
+            found = [F.gelu(tile @ conv.weight.flatten(1).T + conv.bias) for tile in tiles]
+            parts.append(torch.stack(found).mean(0))
+        wanted = torch.cat(parts, 1) @ stem.proj.weight.flatten(1).T + stem.proj.bias
+        torch.testing.assert_close(stem(x)[:, :, 0, column], wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_early_convolutions_double_their_channels_up_to_the_width() -> None:
+    stem = stems["early_conv"].build(3, (224, 224), 384)
+    assert [layer.out_channels for layer in stem.convs if isinstance(layer, torch.nn.Conv2d)] == [48, 96, 192, 384]
+    assert stem.grid == (14, 14)
+
+
+def test_frozen_stem_has_the_names_of_the_plain_one() -> None:
+    frozen = FrozenStemConfig(PatchStemConfig(8)).build(3, (32, 32), 5)
+    assert set(frozen.state_dict()) == {"proj.weight", "proj.bias"}
+    assert not any(p.requires_grad for p in frozen.parameters())
+
+
+def test_windows_that_do_not_tile_the_patch_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"windows \(3, 16\) do not tile"):
+        RefinedStemConfig(windows=(3, 16))

@@ -336,10 +336,10 @@ def test_logits_are_for_the_whole_codebook(path: Path, images: Path, tmp_path: P
         prepare(on_tokens(tmp_path / "run/token_adapt"), store, None, tmp_path / "t", CPU, "x", quiet=True)
 
 
-def test_it_is_left_by_a_run_with_auxiliary_objectives_too(path: Path, images: Path, tmp_path: Path) -> None:
+def test_nothing_is_added_to_it(path: Path, images: Path, tmp_path: Path) -> None:
     run = adapting(path)
-    train(replace(run, extra=(Extra(run.objective, 0.5),)), images, None, tmp_path / "run", quiet=True)
-    load_adapter(tmp_path / "run/token_adapt")
+    with pytest.raises(ConfigError, match="Adapt asks the model its own way"):
+        train(replace(run, extra=(Extra(run.objective, 0.5),)), images, None, tmp_path / "run", quiet=True)
 
 
 def test_a_tokenizer_that_goes_away_meanwhile_does_not_matter(path: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from tilework.core.rng import Draws
 from tilework.data import ImageSource, TokenSource
 from tilework.evaluation import classify
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
-from tilework.models import VitConfig, presets
+from tilework.models import Output, VitConfig, presets
 from tilework.objectives import ClassifyConfig, Objective, ObjectiveConfig
 from tilework.recipes import Extra, Run, evaluate_run, recipes, train
 from tilework.recipes import export as module
@@ -162,8 +162,8 @@ class Auxiliary(Objective):
         self.model = model
         self.decoder = nn.Linear(16, 2)
 
-    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
-        return {"loss": self.decoder(self.model(batch.x).tokens).square().mean()}
+    def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        return {"loss": self.decoder(out.tokens).square().mean()}
 
 
 @dataclass(frozen=True)

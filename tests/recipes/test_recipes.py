@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,11 @@ def shrunk(run: Run) -> Run:
     settings += ["objective.warm_steps=1"] if hasattr(run.objective, "warm_steps") else []
     for part in ("model", "objective"):  # of the latter: the decoder of masked token modelling
         has = getattr(run, part)
-        sizes = {"depth": 2, "width": 32, "heads": 2} if hasattr(has, "heads") else {"width": 16}
+        sizes: dict[str, Any] = {"depth": 2, "width": 32, "heads": 2} if hasattr(has, "heads") else {"width": 16}
+        if hasattr(has, "depths"):  # a pyramid
+            sizes = {"depths": [1, 1, 1, 1], "heads": [1, 1, 2, 2], "width": 8, "widths": [8, 8, 16, 16]}
+        sizes |= {"moto_blocks": 1} if getattr(has, "moto_blocks", 0) else {}
+        sizes |= {"hidden": 16} if hasattr(has, "outputs") else {}  # of MoCo v3
         settings += [f"{part}.{name}={size}" for name, size in sizes.items() if hasattr(has, name)]
     return resolve(run, None, settings)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from tilework.layers.stem_moto import MotoStemConfig
 from tilework.layers.stems import TokenStemConfig
 from tilework.models import SwinConfig, VitConfig
 from tilework.objectives import Classify
@@ -66,3 +67,14 @@ def test_sgd_momentum_is_the_textbook_update() -> None:
         velocity = 0.5 * velocity + gradient
         value = value - 0.1 * velocity
     torch.testing.assert_close(p.detach(), value)
+
+
+def test_scales_and_shifts_of_entities_do_not_decay() -> None:
+    vit = VitConfig(width=16, depth=1, heads=2, stem=MotoStemConfig(TokenStemConfig(), "token")).build(5, (8, 8), 3)
+    optimiser = build_optimiser(Classify(vit), OptimConfig(weight_decay=0.1))
+    free = {id(p) for group in optimiser.param_groups if group["weight_decay"] == 0 for p in group["params"]}
+    assert {name for name, p in vit.patch_embed.moto.named_parameters() if id(p) not in free} == {
+        "feature.weight",
+        "key.weight",
+        "query.weight",
+    }

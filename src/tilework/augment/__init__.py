@@ -18,6 +18,7 @@ from tilework.augment.token_adapt import LikePixels, TokenAdapt
 from tilework.augment.token_crop import TokenCrop
 from tilework.augment.token_eda import TokenEda
 from tilework.augment.token_geometry import CodeCut, TokenGeometry
+from tilework.augment.two_views import TwoViews
 
 __all__ = [
     "Augment",
@@ -43,6 +44,7 @@ __all__ = [
     "TokenCrop",
     "TokenEda",
     "TokenGeometry",
+    "TwoViews",
     "apply_all",
     "check_chain",
 ]

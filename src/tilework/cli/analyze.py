@@ -85,3 +85,42 @@ def align(
     from tilework.experiments.align_views import align_views
 
     show({"out": str(out), **align_views(run, data, out, tokenizer, count, device)}, json)
+
+
+def stems(
+    *,
+    data: Path,
+    val: Path,
+    out: Path,
+    stems: Annotated[tuple[str, ...], arg(metavar="NAME ...")] = (),
+    runs: Annotated[tuple[Path, ...], arg(metavar="RUN ...")] = (),
+    width: int = 384,
+    size: tuple[int, int] = (224, 224),
+    epochs: int = 10,
+    count: int = 8,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Measure what stems let through and how much their tokens differ.
+
+    A decoder learns to restore the input from the tokens of each frozen stem; its error on other samples and the mean
+    cosine between tokens go into table.md, results.json and stems.png. Stems with MoTo are drawn too: layouts.png.
+
+    Try:
+      tilework analyze stems --data images/train --val images/val --stems plain intra moto --out stems
+      tilework analyze stems --data train.tok --val val.tok --stems token_plain stem_adapter --runs run --out stems
+
+    Args:
+        data: Images or token store to train the decoders on.
+        val: The same, to judge them on.
+        out: Directory for table, results.json and figures.
+        stems: Stems by name, with random weights.
+        runs: Runs whose trained stems to look at.
+        width: Channels of the named ones.
+        size: Of images, in pixels, for the named ones.
+        epochs: Of training each decoder.
+        count: Pictures of MoTo's layouts.
+    """
+    from tilework.experiments.stem_views import stem_views
+
+    show({"out": str(out), **stem_views(data, val, out, stems, runs, width, size, epochs, count, device)}, json)

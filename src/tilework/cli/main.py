@@ -86,6 +86,11 @@ COMMANDS = {
         "align",
         "Show what is in the tokens of mixed images, layer by layer, and what their labels say.",
     ),
+    "analyze stems": (
+        "analyze",
+        "stems",
+        "Measure what stems let through and how much their tokens differ.",
+    ),
     "doctor": (
         "doctor",
         "doctor",

@@ -18,10 +18,13 @@ from tilework.core.registry import Registry
 
 
 class Stem(nn.Module):
-    """Input to token map; `grid` is the size of that map."""
+    """Input to token map; `grid` is the size of that map, `width` its channels."""
 
     takes: Stage
-    grid: tuple[int, int]
+
+    def __init__(self, grid: tuple[int, int], width: int) -> None:
+        super().__init__()
+        self.grid, self.width = grid, width
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns (B, D, h, w)."""
@@ -39,16 +42,20 @@ class StemConfig:
         raise NotImplementedError
 
 
+def patch_grid(grid: tuple[int, int], patch: int) -> tuple[int, int]:
+    """Patches on each side of an input, which must divide into them."""
+    if grid[0] % patch or grid[1] % patch:
+        raise ConfigError(f"a grid of {grid[0]}x{grid[1]} does not divide into patches of {patch}", "change a size")
+    return grid[0] // patch, grid[1] // patch
+
+
 class PatchStem(Stem):
     """Pixels to tokens by one linear map per patch (ViT)."""
 
     takes: Stage = "pixels"
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int, patch: int) -> None:
-        super().__init__()
-        if grid[0] % patch or grid[1] % patch:
-            raise ConfigError(f"a grid of {grid[0]}x{grid[1]} does not divide into patches of {patch}", "change a size")
-        self.grid = (grid[0] // patch, grid[1] // patch)
+        super().__init__(patch_grid(grid, patch), width)
         self.proj = nn.Conv2d(channels, width, patch, stride=patch)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, 3, H, W)
@@ -74,11 +81,7 @@ class ConvStem(Stem):
     takes: Stage = "pixels"
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int, config: ConvStemConfig) -> None:
-        super().__init__()
-        patch = prod(config.strides)
-        if grid[0] % patch or grid[1] % patch:
-            raise ConfigError(f"a grid of {grid[0]}x{grid[1]} does not divide into patches of {patch}", "change a size")
-        self.grid = (grid[0] // patch, grid[1] // patch)
+        super().__init__(patch_grid(grid, prod(config.strides)), width)
         layers = []
         for kernel, stride in zip(config.kernels[:-1], config.strides[:-1], strict=True):
             conv = nn.Conv2d(channels, config.filters, kernel, stride, kernel // 2, bias=False)
@@ -117,10 +120,7 @@ class OverlapStem(Stem):
     takes: Stage = "pixels"
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int, patch: int) -> None:
-        super().__init__()
-        if grid[0] % patch or grid[1] % patch:
-            raise ConfigError(f"a grid of {grid[0]}x{grid[1]} does not divide into patches of {patch}", "change a size")
-        self.grid = (grid[0] // patch, grid[1] // patch)
+        super().__init__(patch_grid(grid, patch), width)
         self.proj = nn.Conv2d(channels, width, 2 * patch - 1, stride=patch, padding=patch - 1)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, 3, H, W)
@@ -146,10 +146,9 @@ class TokenStem(Stem):
     takes: Stage = "map"
 
     def __init__(self, code_dim: int, grid: tuple[int, int], width: int) -> None:
-        super().__init__()
         if grid[0] % 2 or grid[1] % 2:
             raise ConfigError(f"a code grid of {grid[0]}x{grid[1]} cannot be halved", "crop it to even sides")
-        self.grid = (grid[0] // 2, grid[1] // 2)
+        super().__init__((grid[0] // 2, grid[1] // 2), width)
         self.proj = nn.Conv2d(code_dim, width, kernel_size=4, stride=2, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
@@ -194,8 +193,7 @@ class TokenF16Stem(Stem):
     takes: Stage = "map"
 
     def __init__(self, code_dim: int, grid: tuple[int, int], width: int) -> None:
-        super().__init__()
-        self.grid = grid
+        super().__init__(grid, width)
         self.proj = nn.Conv2d(code_dim, width, kernel_size=2)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
@@ -222,8 +220,7 @@ class TokenFineStem(Stem):
     takes: Stage = "map"
 
     def __init__(self, code_dim: int, grid: tuple[int, int], width: int) -> None:
-        super().__init__()
-        self.grid = (2 * grid[0], 2 * grid[1])
+        super().__init__((2 * grid[0], 2 * grid[1]), width)
         self.proj = nn.ConvTranspose2d(code_dim, width, kernel_size=4, stride=2, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)

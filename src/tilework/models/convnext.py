@@ -18,6 +18,7 @@ from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
 from tilework.layers.residual import add_branch
 from tilework.layers.shares import convolve_shares, pool_shares
+from tilework.layers.stem_moto import ChannelNorm
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenFineStemConfig
 from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
 
@@ -42,14 +43,6 @@ class ConvnextConfig(ModelConfig):
     def for_tokens(self) -> ConvnextConfig:
         """The same network with two by two tokens for each code."""
         return replace(self, stem=TokenFineStemConfig())
-
-
-class ChannelNorm(nn.LayerNorm):
-    """Layer norm over the channels of each place of a map."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """input: (B, D, h, w)."""
-        return super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 class ConvnextBlock(nn.Module):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tilework.core.batch import Mix, Stage
 from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry
+from tilework.layers.stems import Stem
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,14 @@ class ModelConfig:
         """The same network with its stem for code maps."""
         name = self.choices.name_of(type(self))
         raise ConfigError(f"{name} has no stem for tokens", "pick a model that has one, such as vit or resnet")
+
+
+def stem_of(model: nn.Module) -> Stem:
+    """The outermost stem of a network."""
+    for module in model.modules():
+        if isinstance(module, Stem):
+            return module
+    raise ConfigError(f"a {type(model).__name__} has no stem of its own", "choose a network whose stem is a setting")
 
 
 def initial_share(mix: Mix | None, batch: int, grid: tuple[int, int], device: torch.device) -> Tensor:

@@ -20,7 +20,7 @@ from tilework.core.batch import Mix, Stage
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block, Mlp
 from tilework.layers.shares import pool_shares
-from tilework.layers.stems import Stem, StemConfig, TokenStemConfig
+from tilework.layers.stems import Stem, StemConfig, TokenStemConfig, patch_grid
 from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
 
 SPLITS = ((7, 4, 2), (3, 2, 1), (3, 2, 1))  # side, stride and padding of the windows of each soft split
@@ -100,12 +100,10 @@ class TokensToToken(Stem):
     takes: Stage = "pixels"
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int, config: TokensToTokenConfig) -> None:
-        super().__init__()
-        if grid[0] % 16 or grid[1] % 16:
-            raise ConfigError(f"a grid of {grid[0]}x{grid[1]} does not divide into patches of 16", "change a size")
+        super().__init__(patch_grid(grid, 16), width)
         if config.attention not in ("performer", "transformer"):
             raise ConfigError(f"no T2T with attention {config.attention!r}", "give 'performer' or 'transformer'")
-        self.pixels, self.grid = grid, (grid[0] // 16, grid[1] // 16)
+        self.pixels = grid
         layer = TokenPerformer if config.attention == "performer" else TokenTransformer
         self.attention1 = layer(channels * 7 * 7, config.width)
         self.attention2 = layer(config.width * 3 * 3, config.width)

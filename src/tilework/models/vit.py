@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from tilework.core.batch import Mix
+from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
+from tilework.layers.moto import Moto
 from tilework.layers.positions import sincos_positions
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenStemConfig
 from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
@@ -34,10 +36,14 @@ class VitConfig(ModelConfig):
     eps: float = 1e-6  # of the norms
     divisor: float = 1.0  # of what each block adds (LV-ViT)
     dense: bool = False  # a second head classifies every patch token (LV-ViT)
+    moto_blocks: int = 0  # so many first blocks end with MoTo on the patch tokens (Good tokenizers, table 5)
+    entities: int = 8  # of it
     stem: StemConfig = field(default_factory=PatchStemConfig)
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> Vit:
         """The network for an input of `channels` on `grid`."""
+        if not 0 <= self.moto_blocks <= self.depth:
+            raise ConfigError(f"MoTo in {self.moto_blocks} of {self.depth} blocks", "set model.moto_blocks within them")
         return Vit(self, self.stem.build(channels, grid, self.width), classes)
 
     def for_tokens(self) -> VitConfig:
@@ -75,6 +81,7 @@ class Vit(Model):
             )
             for i in range(config.depth)
         )
+        self.motos = nn.ModuleList(Moto(width, config.entities) for _ in range(config.moto_blocks))
         pooled = config.pool == "mean"
         self.norm = nn.Identity() if pooled else nn.LayerNorm(width, eps=config.eps)
         self.fc_norm = nn.LayerNorm(width, eps=config.eps) if pooled else nn.Identity()
@@ -106,8 +113,10 @@ class Vit(Model):
         tokens = torch.cat([first.to(tokens.dtype), tokens], 1)
         if share is not None and area is not None:
             share = torch.cat([area, share], 1)  # the class token carries the mixture by area
-        for block in self.blocks:
+        for i, block in enumerate(self.blocks):
             tokens, share = block(tokens, share)
+            if i < len(self.motos):
+                tokens = torch.cat([tokens[:, :1], self._modulated(tokens[:, 1:], i)], 1)
         tokens = self.norm(tokens)
         pooled = self.config.pool == "mean" and tokens.shape[1] > 1  # nothing visible leaves the class token
         read = tokens[:, 1:].mean(1) if pooled else tokens[:, 0]
@@ -120,6 +129,13 @@ class Vit(Model):
                 logits = logits + 0.5 * dense.amax(1)
         return Output(logits, tokens[:, 1:], stem, self.grid, dense=dense, share=share)
 
+    def _modulated(self, patches: Tensor, block: int) -> Tensor:
+        """Patch tokens after the block's MoTo; visible ones alone are a map of one column. patches: (B, N, D)."""
+        whole = patches.shape[1] == self.grid[0] * self.grid[1]
+        grid = self.grid if whole else (patches.shape[1], 1)
+        x = patches.transpose(1, 2).unflatten(2, grid)  # (B, D, h, w)
+        return self.motos[block](x).flatten(2).transpose(1, 2) if patches.shape[1] else patches
+
     def places(self, out: Output) -> Tensor:
         """The dense head's, or what the head says of each token, (B, N, K)."""
         return self.head(self.fc_norm(out.tokens)) if out.dense is None else out.dense
@@ -128,7 +144,7 @@ class Vit(Model):
         """0: stem and positions; i + 1: block i; last: norm and head."""
         if name.startswith(("patch_embed", "cls_token", "pos_embed")):
             return 0
-        return int(name.split(".")[1]) + 1 if name.startswith("blocks.") else self.config.depth + 1
+        return int(name.split(".")[1]) + 1 if name.startswith(("blocks.", "motos.")) else self.config.depth + 1
 
     @property
     def layers(self) -> int:

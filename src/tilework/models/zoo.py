@@ -9,6 +9,7 @@ from torch import nn
 
 from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry, nearest
+from tilework.layers.stem_zoo import stems
 from tilework.layers.stems import ConvStemConfig, StemConfig
 from tilework.models.convnext import ConvnextConfig
 from tilework.models.mlp_mixer import MlpMixerConfig
@@ -17,11 +18,12 @@ from tilework.models.pvt import PvtConfig
 from tilework.models.pvt_v2 import PvtV2Config
 from tilework.models.resnet import ResnetConfig
 from tilework.models.swin import SwinConfig
-from tilework.models.t2t_vit import T2tVitConfig
+from tilework.models.t2t_vit import T2tVitConfig, TokensToTokenConfig
 from tilework.models.timm_bridge import TimmConfig
 from tilework.models.vit import VitConfig
 
 presets: Registry[ModelConfig] = Registry("model")
+stems.add("t2t")(TokensToTokenConfig())
 
 for _name, _width, _depth, _heads in (
     ("ti", 192, 12, 3),
@@ -83,16 +85,17 @@ def create_model(
     grid: tuple[int, int] = (224, 224),
     code_dim: int | None = None,
     classes: int = 1000,
-    stem: StemConfig | None = None,
+    stem: StemConfig | str | None = None,
     **changes: Any,
 ) -> nn.Module:
-    """A network by name. grid: image size in pixels, or code grid; `changes` override the named settings."""
+    """A network by name. grid: image size in pixels, or code grid; stem: or its name; `changes`: other settings."""
     if input not in ("pixels", "tokens"):
         raise ConfigError(f"input is {input!r}", "'pixels' or 'tokens' is needed")
     if input == "pixels" and code_dim is not None:
         raise ConfigError("code_dim belongs to a token model", "pass input='tokens'")
     if input == "tokens" and code_dim is None:
         raise ConfigError("a token model needs code_dim", "pass code_dim=store.codebook.shape[1]")
+    stem = stems[stem] if isinstance(stem, str) else stem
     config = preset(name, **changes, **({} if stem is None else {"stem": stem}))
     if input == "tokens" and stem is None:
         config = config.for_tokens()

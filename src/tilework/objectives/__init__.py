@@ -4,11 +4,13 @@ from tilework.objectives.adapt import Adapt, AdaptConfig
 from tilework.objectives.classify import Classify, ClassifyConfig
 from tilework.objectives.classify_scored import ClassifyScored, ClassifyScoredConfig
 from tilework.objectives.masked import Masked, MaskedConfig
+from tilework.objectives.moco import Moco, MocoConfig
 from tilework.objectives.objective import Combined, Objective, ObjectiveConfig, soft_cross_entropy
 from tilework.objectives.reconstruct import Reconstruct, ReconstructConfig
 from tilework.objectives.relabel import Relabel, RelabelConfig
 from tilework.objectives.tl_align import TlAlign, TlAlignConfig, TlAlignTokenLabel, TlAlignTokenLabelConfig
 from tilework.objectives.token_label import TokenLabel, TokenLabelConfig
+from tilework.objectives.token_prop import TokenProp, TokenPropConfig
 from tilework.objectives.trans_mix import TransMix, TransMixConfig
 
 __all__ = [
@@ -21,6 +23,8 @@ __all__ = [
     "Combined",
     "Masked",
     "MaskedConfig",
+    "Moco",
+    "MocoConfig",
     "Objective",
     "ObjectiveConfig",
     "Reconstruct",
@@ -33,6 +37,8 @@ __all__ = [
     "TlAlignTokenLabelConfig",
     "TokenLabel",
     "TokenLabelConfig",
+    "TokenProp",
+    "TokenPropConfig",
     "TransMix",
     "TransMixConfig",
     "soft_cross_entropy",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from tilework.core.batch import Batch, Target
+from tilework.core.batch import Batch
 from tilework.core.errors import InputError
 from tilework.core.rng import Draws
 from tilework.models import Output
@@ -41,14 +41,9 @@ class Classify(Objective):
         self.model = model
         self.smoothing = smoothing
 
-    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+    def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Mean loss."""
-        out, target = self.answer(batch)
-        return {"loss": soft_cross_entropy(out.logits, target, self.smoothing).mean()}
-
-    def answer(self, batch: Batch) -> tuple[Output, Target]:
-        """What the model says, and the label it should give: here that of a mixture by area."""
-        return self.model(batch.x, mix=batch.mix), batch.target
+        return {"loss": soft_cross_entropy(out.logits, batch.target, self.smoothing).mean()}
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Loss without smoothing, top-1 and top-5 hits of each sample."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
+from tilework.models import Output
 from tilework.objectives.classify import Classify, ClassifyConfig
 from tilework.objectives.objective import ObjectiveConfig, soft_cross_entropy
 
@@ -45,18 +46,17 @@ class ClassifyScored(Classify):
         self.register_buffer("confidence", torch.zeros(samples))
         self.register_buffer("visits", torch.zeros(samples))
 
-    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+    def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Mean loss; mixed samples have no class of their own and count for nothing."""
         if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
             raise ConfigError("scores are gathered in one process", "run it without torchrun")
-        logits = self.model(batch.x, mix=batch.mix).logits
         with torch.no_grad():
             place = batch.index % len(self.visits)
             counts = (batch.target.weight[:, 0] == 1).float()
-            right = logits.float().softmax(1).gather(1, batch.target.ids[:, :1])[:, 0]
+            right = out.logits.float().softmax(1).gather(1, batch.target.ids[:, :1])[:, 0]
             self.confidence.index_add_(0, place, right * counts)
             self.visits.index_add_(0, place, counts)
-        return {"loss": soft_cross_entropy(logits, batch.target, self.smoothing).mean()}
+        return {"loss": soft_cross_entropy(out.logits, batch.target, self.smoothing).mean()}
 
     def scores(self) -> Tensor:
         """Mean confidence of each sample, (N,); not a number for one never seen unmixed."""

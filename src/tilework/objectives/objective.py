@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from tilework.augment import Augment
 from tilework.core.batch import Batch, Target
+from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry
 from tilework.core.rng import Draws
+from tilework.models import Output
 
 
 class Objective(nn.Module):
@@ -25,6 +27,15 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Means over the batch; `loss` is minimised, the rest is logged."""
+        out, target = self.answer(batch)
+        return self.losses(out, batch.changed(target=target), draws)
+
+    def answer(self, batch: Batch) -> tuple[Output, Target]:
+        """What the model says, once for this and for auxiliary objectives, and the label it should give."""
+        return self.model(batch.x, mix=batch.mix), batch.target
+
+    def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """What `forward` returns, of what the model said; one that asks it in another way overrides `forward`."""
         raise NotImplementedError
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -73,10 +84,13 @@ class ObjectiveConfig:
 
 
 class Combined(Objective):
-    """An objective with auxiliary ones added, each with its weight; all share one model."""
+    """An objective with auxiliary ones added, each with its weight; all read the same forward pass of one model."""
 
     def __init__(self, main: Objective, extra: dict[str, tuple[float, Objective]]) -> None:
         super().__init__()
+        for one in (main, *(objective for _, objective in extra.values())):
+            if type(one).losses is Objective.losses:
+                raise ConfigError(f"{type(one).__name__} asks the model its own way", "leave run.extra empty")
         self.model = main.model
         self.main = main
         self.weights = {name: weight for name, (weight, _) in extra.items()}
@@ -84,11 +98,14 @@ class Combined(Objective):
 
     def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """The weighted sum, and each auxiliary loss under its name."""
-        out = self.main(batch, draws)
+        said, target = self.main.answer(batch)
+        batch = batch.changed(target=target)
+        found = self.main.losses(said, batch, draws)
         for name, objective in self.extra.items():
-            loss = objective(batch, draws)["loss"]
-            out = {**out, name: loss, "loss": out["loss"] + self.weights[name] * loss}
-        return out
+            assert isinstance(objective, Objective)
+            loss = objective.losses(said, batch, draws)["loss"]
+            found = {**found, name: loss, "loss": found["loss"] + self.weights[name] * loss}
+        return found
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The main objective's."""

@@ -45,12 +45,12 @@ class Perceptual(nn.Module):
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """Distance of each pair. a, b: (B, 3, H, W) in [0, 1]; returns (B,)."""
         distance = torch.zeros(len(a), device=a.device)
-        for stage, (x, y) in enumerate(zip(self._features(a), self._features(b), strict=True)):
+        for stage, (x, y) in enumerate(zip(self.features(a), self.features(b), strict=True)):
             weight = self.get_buffer(f"NetLinLayer_{stage}_Conv_0_kernel")
             distance = distance + F.conv2d((_unit(x) - _unit(y)).square(), weight).mean((1, 2, 3))
         return distance
 
-    def _features(self, x: Tensor) -> list[Tensor]:
+    def features(self, x: Tensor) -> list[Tensor]:
         """Channels after each of the five stages."""
         mean, spread = (torch.tensor(v, device=x.device).view(3, 1, 1) for v in (MEAN, SPREAD))
         x, found, layer = (x - mean) / spread, [], 0

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tilework.core.batch import Batch, Target
 from tilework.core.rng import Draws
+from tilework.models import Output
 from tilework.objectives.classify import Classify, ClassifyConfig
 from tilework.objectives.objective import ObjectiveConfig, soft_cross_entropy
 from tilework.objectives.token_label import COLUMN, label_map
@@ -32,9 +33,8 @@ class RelabelConfig(ClassifyConfig):
 class Relabel(Classify):
     """Cross-entropy of the class logits with the map pooled over the crop."""
 
-    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+    def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Mean loss."""
-        out = self.model(batch.x, mix=batch.mix)
         pooled = label_map(batch).target(1, 1)
         target = Target(pooled.ids[:, 0], pooled.weight[:, 0])  # (B, M)
         return {"loss": soft_cross_entropy(out.logits, target, self.smoothing).mean()}

@@ -14,7 +14,7 @@ from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.data.score_map import ScoreMap
-from tilework.models import Model
+from tilework.models import Model, Output
 from tilework.objectives.classify import Classify, ClassifyConfig
 from tilework.objectives.objective import ObjectiveConfig, soft_cross_entropy
 
@@ -52,10 +52,9 @@ class TokenLabel(Classify):
         super().__init__(model, config.smoothing)
         self.weights = (config.class_weight, config.dense_weight)
 
-    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+    def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Mean losses."""
-        out, target = self.answer(batch)
         assert out.dense is not None  # the configuration refused models without
-        whole = soft_cross_entropy(out.logits, target, self.smoothing).mean()
+        whole = soft_cross_entropy(out.logits, batch.target, self.smoothing).mean()
         dense = soft_cross_entropy(out.dense, label_map(batch).target(*out.grid), self.smoothing).mean()
         return {"loss": self.weights[0] * whole + self.weights[1] * dense, "class": whole, "dense": dense}

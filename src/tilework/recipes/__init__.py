@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tilework.recipes import demo, lv_vit, seit, seitpp, tl_align, tokenizers
+from tilework.recipes import demo, good_tokenizers, lv_vit, seit, seitpp, tl_align, tokenizers
 from tilework.recipes.chain import check_links, train_chain
 from tilework.recipes.export import export_run, load_exported
 from tilework.recipes.job import plan, prepare, train
@@ -22,6 +22,7 @@ __all__ = [
     "equip_chain",
     "evaluate_run",
     "export_run",
+    "good_tokenizers",
     "load_exported",
     "lv_vit",
     "plan",

@@ -10,7 +10,13 @@ from torch import nn
 from tilework.models.model import Model
 from tilework.train.settings import OptimConfig
 
-FREE = ("cls_token", "pos_embed", "relative_position_bias_table")  # do not decay; nor do biases, norms and scales
+FREE = (  # do not decay; nor do biases, norms and scales
+    "cls_token",
+    "pos_embed",
+    "relative_position_bias_table",
+    "entity_scale",
+    "entity_shift",
+)
 
 
 def build_optimiser(objective: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:

@@ -1,0 +1,67 @@
+"""Two views of each sample, drawn apart, for objectives that compare them (MoCo v3).
+
+B batch | C channels | H, W grid
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilework.augment.augment import Augment, apply_all
+from tilework.core.batch import Batch, Mix
+from tilework.core.errors import ConfigError
+from tilework.core.rng import Draws
+
+COLUMN = "other_view"
+
+
+@dataclass(frozen=True)
+class OtherView:
+    """The second view, a column beside the first; nothing may move one without the other."""
+
+    x: Tensor  # (B, C, H, W)
+
+    def warp(self, affine: Tensor, grid: tuple[int, int]) -> OtherView:
+        """Refused."""
+        raise ConfigError("an augmentation follows 'two_views'", "move it into its list of views")
+
+    def permute(self, source: Tensor) -> OtherView:
+        """Refused."""
+        raise ConfigError("an augmentation follows 'two_views'", "move it into its list of views")
+
+    def mix(self, mix: Mix) -> OtherView:
+        """Refused."""
+        raise ConfigError("samples are mixed after 'two_views'", "leave mixing out")
+
+    def to(self, device: torch.device) -> OtherView:
+        """The same view on a device."""
+        return OtherView(self.x.to(device, non_blocking=True))
+
+    def rows(self, which: slice) -> OtherView:
+        """Some of the samples."""
+        return OtherView(self.x[which])
+
+
+@Augment.choices.add("two_views")
+@dataclass(frozen=True)
+class TwoViews(Augment):
+    """The same steps twice: the first view is the input, the second a column."""
+
+    views: tuple[Augment, ...] = ()
+
+    def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> Augment:
+        """Every step with what it needs of the data."""
+        return replace(self, views=tuple(step.bind(codebook, table) for step in self.views))
+
+    def sample(self, draws: Draws, batch: Batch) -> tuple[Draws, Draws]:
+        """Independent draws for each view."""
+        return draws, replace(draws, seed=~draws.seed)
+
+    def apply(self, batch: Batch, p: Any) -> Batch:
+        """x: (B, C, H, W)."""
+        first, second = (apply_all(self.views, batch, draws) for draws in p)
+        return first.changed(columns={**first.columns, COLUMN: OtherView(second.x)})

@@ -1,0 +1,78 @@
+"""What a stem lets through, and how much its tokens differ (Good tokenizers, sections 3.2 and 4.2).
+
+B batch | D width | h, w token grid | N = h w
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tilework.augment import Augment, apply_all
+from tilework.core.rng import Draws
+from tilework.data import Source, in_order
+from tilework.layers.pixel_decoder import PixelDecoder, resized
+from tilework.layers.stems import Stem
+
+
+@dataclass(frozen=True)
+class Information:
+    """The two measures of a stem, over validation samples."""
+
+    mse: float  # of what a decoder makes of the tokens, at 64x64 or on a smaller input's grid
+    similarity: float  # mean cosine between the tokens of an image
+    parameters: int  # of the stem
+
+
+def token_similarity(tokens: Tensor) -> Tensor:
+    """Mean cosine between distinct tokens of each image. tokens: (B, D, h, w); returns (B,)."""
+    unit = F.normalize(tokens.flatten(2).float(), dim=1)  # (B, D, N)
+    count = unit.shape[2]
+    return (unit.sum(2).square().sum(1) - count) / max(1, count * (count - 1))
+
+
+def information(
+    stem: Stem,
+    train: Source,
+    val: Source,
+    steps: tuple[Sequence[Augment], Sequence[Augment]],
+    device: torch.device,
+    epochs: int = 10,
+    batch: int = 64,
+    seed: int = 0,
+) -> Information:
+    """Train a decoder on the tokens of a frozen stem and judge it on others. steps: pipelines of both sources."""
+    stem = stem.to(device).eval().requires_grad_(False)
+    torch.manual_seed(seed)
+    first = train.batch(np.arange(1)).to(device)
+    channels = apply_all(steps[0], first, Draws(seed, 0, first.index)).x.shape[1]
+    decoder = PixelDecoder(stem.width, channels).to(device)
+    optimiser = torch.optim.Adam(decoder.parameters(), lr=1e-3, betas=(0.5, 0.999))
+
+    def errors(x: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared error of each sample, and its tokens."""
+        grid = (min(64, x.shape[2]), min(64, x.shape[3]))
+        with torch.no_grad():
+            tokens = stem(x)
+        return (resized(decoder(tokens), grid) - resized(x, grid)).square().mean((1, 2, 3)), tokens
+
+    for epoch in range(epochs):
+        order = np.random.default_rng((seed, epoch)).permutation(len(train))
+        for index in np.array_split(order, -(-len(order) // batch)):
+            part = train.batch(index).to(device)
+            optimiser.zero_grad()
+            errors(apply_all(steps[0], part, Draws(seed, epoch, part.index)).x)[0].mean().backward()
+            optimiser.step()
+    sums = torch.zeros(2, dtype=torch.float64, device=device)
+    with torch.no_grad():
+        for part in in_order(val, batch):
+            part = part.to(device)
+            mse, tokens = errors(apply_all(steps[1], part, Draws(seed, 0, part.index)).x)
+            sums += torch.stack([mse.double().sum(), token_similarity(tokens).double().sum()])
+    mse, similarity = (sums / len(val)).tolist()
+    return Information(mse, similarity, sum(p.numel() for p in stem.parameters()))

@@ -1,0 +1,124 @@
+"""Stems compared: what they let through, how much their tokens differ, what MoTo sees (Good tokenizers, figures 2, 5).
+
+B batch | H, W pixels | n entities
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tilework.augment import Augment, CentreCrop, Embed, Normalise, apply_all
+from tilework.core.distributed import pick_device
+from tilework.core.errors import ConfigError, InputError
+from tilework.core.files import new_directory, write, write_json
+from tilework.core.rng import Draws
+from tilework.data import Source
+from tilework.evaluation.information import information
+from tilework.layers.moto import Moto
+from tilework.layers.stem_moto import MotoStem
+from tilework.layers.stem_zoo import stems as known
+from tilework.layers.stems import Stem
+from tilework.models.model import stem_of
+from tilework.recipes.build import bind, open_source
+from tilework.recipes.trained import load_run, run_codes, run_name, run_place
+from tilework.report import rows_of_pictures
+from tilework.report.stem_figures import layout_pictures, stem_bars
+
+
+def stem_views(
+    data: Path,
+    val: Path,
+    out: Path,
+    stems: Sequence[str] = (),
+    runs: Sequence[Path] = (),
+    width: int = 384,
+    size: tuple[int, int] = (224, 224),
+    epochs: int = 10,
+    count: int = 8,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Measure named stems with random weights and those of runs; write results.json, a table and figures.
+
+    size: of images for the named ones; runs know their own. count: pictures of each layout.
+    """
+    if not stems and not runs:
+        raise ConfigError("no stem to look at", "give --stems NAME ... or --runs RUN ...")
+    place = pick_device(device)
+    rows: dict[str, dict[str, Any]] = {}
+    layouts: dict[str, np.ndarray] = {}
+    named = ((name, _random(name, data, val, width, size, place)) for name in stems)
+    trained = ((run_name(path), _of_run(path, data, val, place)) for path in runs)
+    for title, (stem, train, judge, steps) in chain(named, trained):  # one after another: sources are large
+        if title in rows:
+            raise ConfigError(f"two stems are called '{title}'", "give each once")
+        rows[title] = asdict(information(stem, train, judge, steps, place, epochs))
+        if isinstance(stem, MotoStem) and isinstance(stem.moto, Moto) and judge.stage == "pixels":
+            layouts |= _layouts(title, stem, judge, steps[1], count, place)
+    with new_directory(out) as root:
+        write(root / "stems.png", stem_bars({name: (row["mse"], row["similarity"]) for name, row in rows.items()}))
+        write(root / "table.md", _table(rows).encode())
+        if layouts:
+            write(root / "layouts.png", rows_of_pictures(layouts))
+        write_json(root / "results.json", rows)
+    return rows
+
+
+Parts = tuple[Stem, Source, Source, tuple[tuple[Augment, ...], tuple[Augment, ...]]]
+
+
+def _random(name: str, data: Path, val: Path, width: int, size: tuple[int, int], device: torch.device) -> Parts:
+    """A named stem as it is drawn, and what it is given."""
+    train, judge = (open_source(path, size, 0.05) for path in (data, val))
+    steps: tuple[Augment, ...] = (Normalise(),) if train.stage == "pixels" else (Embed(standardise=True),)
+    if train.stage != "pixels":
+        side = train.grid[0] // 8 * 7  # as recipes cut them
+        steps = (*steps, CentreCrop((side, side)))
+    bound = (bind(steps, train, device), bind(steps, judge, device))
+    part = train.batch(np.arange(1)).to(device)
+    x = apply_all(bound[0], part, Draws(0, 0, part.index)).x
+    torch.manual_seed(0)
+    stem = known[name].build(x.shape[1], (x.shape[2], x.shape[3]), width)
+    if (stem.takes == "pixels") != (train.stage == "pixels"):
+        raise InputError(f"the stem '{name}' takes {stem.takes}, {data} has {train.stage}", "give other data or stems")
+    return stem, train, judge, bound
+
+
+def _of_run(path: Path, data: Path, val: Path, device: torch.device) -> Parts:
+    """The stem of a run as it was trained, and what the run gives it."""
+    path = run_place(path)
+    run, spec, model = load_run(path)
+    train, judge = (open_source(p, run.size, run.max_broken, spec.classes) for p in (data, val))
+    if train.stage != spec.stage:
+        raise InputError(f"{path} was trained on {spec.stage}, {data} has {train.stage}", "give data of its kind")
+    codes, steps = run_codes(path, run, spec), (*run.evaluation, *run.objective.inlet())
+    bound = []
+    for source in (train, judge):
+        table = None if codes is None or source.codebook is None else codes.table_for(source.codebook, path)
+        bound.append(bind(steps, source, device, table))
+    return stem_of(model), train, judge, (bound[0], bound[1])
+
+
+@torch.no_grad()
+def _layouts(
+    title: str, stem: MotoStem, source: Source, steps: Sequence[Augment], count: int, device: torch.device
+) -> dict[str, np.ndarray]:
+    """Pictures above the entity of each place."""
+    index = np.linspace(0, len(source) - 1, min(count, len(source))).astype(np.int64)
+    part = source.batch(index).to(device)
+    x = apply_all(steps, part, Draws(0, 0, part.index)).x  # (B, 3, H, W)
+    low, high = x.amin((1, 2, 3), keepdim=True), x.amax((1, 2, 3), keepdim=True)
+    shown = ((x - low) / (high - low).clamp(min=1e-6)).permute(0, 2, 3, 1).cpu().numpy()
+    return {f"{title}: image": shown, f"{title}: entities": layout_pictures(stem.layout(x).cpu().numpy())}
+
+
+def _table(rows: dict[str, dict[str, Any]]) -> str:
+    lines = ["| stem | reconstruction error (MSE) | token similarity | parameters |", "|---|---|---|---|"]
+    lines += [f"| {n} | {r['mse']:.4f} | {r['similarity']:.3f} | {r['parameters']:,} |" for n, r in rows.items()]
+    return "\n".join(lines) + "\n"

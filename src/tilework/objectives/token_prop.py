@@ -1,0 +1,103 @@
+"""TokenProp: the tokens of the stem must still tell what the input was (Good tokenizers, eqs. 6 and 7).
+
+An auxiliary objective, of weight 0.001 in the paper; `extra` of any recipe takes it. Images are compared at the size of
+the decoder, as the model sees them; code maps on their own grid.
+
+B batch | C input channels | H, W input grid | D stem width | h, w token grid | s decoded side
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tilework.core.batch import Batch
+from tilework.core.errors import ConfigError
+from tilework.core.rng import Draws
+from tilework.layers.pixel_decoder import PixelDecoder, resized
+from tilework.models import Output
+from tilework.models.model import stem_of
+from tilework.objectives.objective import Objective, ObjectiveConfig
+from tilework.objectives.perceptual import MEAN, SPREAD, Perceptual
+
+Kind = Literal["l1", "l2", "perceptual", "contextual"]
+BANDWIDTH = 0.5  # of the contextual loss
+STAGE = 3  # of VGG, whose features it compares
+
+
+@ObjectiveConfig.choices.add("token_prop")
+@dataclass(frozen=True)
+class TokenPropConfig(ObjectiveConfig):
+    """Settings of TokenProp."""
+
+    labels: ClassVar[bool] = False
+    kind: Kind = "l2"
+    size: int = 64  # of what is decoded, in pixels: 64, 128 or 256
+    wide: int = 1  # channels of the decoder, by this factor
+    residual: bool = False  # convolutions of the decoder as residual blocks
+    perceptual_weights: str = ""  # file of a VGG-16, as safetensors, for the last two kinds
+
+    def build(self, model: nn.Module, codebook: Tensor | None = None) -> TokenProp:
+        """The decoder beside a model. codebook: (K, C) of token stores."""
+        if self.kind not in ("l1", "l2", "perceptual", "contextual"):
+            raise ConfigError(f"TokenProp has no loss '{self.kind}'", "give l1, l2, perceptual or contextual")
+        seen = self.kind in ("perceptual", "contextual")
+        if seen and codebook is not None:
+            raise ConfigError(f"a {self.kind} loss compares images, not codes", "set kind to 'l2' or 'l1'")
+        if seen and not self.perceptual_weights:
+            raise ConfigError(f"a {self.kind} loss needs a network", "give its file as perceptual_weights")
+        return TokenProp(model, self, 3 if codebook is None else codebook.shape[1])
+
+
+class TokenProp(Objective):
+    """Distance of the input from what a light decoder makes of the stem's tokens."""
+
+    def __init__(self, model: nn.Module, config: TokenPropConfig, channels: int) -> None:
+        super().__init__()
+        self.model, self.kind = model, config.kind
+        self.size = config.size
+        self.decoder = PixelDecoder(stem_of(model).width, channels, config.size, config.wide, config.residual)
+        self.perceptual = Perceptual.load(config.perceptual_weights) if config.perceptual_weights else None
+
+    def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """The mean of each loss; the input is mixed already where mixing comes before the stem."""
+        return {"loss": self._distance(*self.compared(out.stem, batch.x)).mean()}
+
+    def compared(self, stem: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Decoded and wanted, (B, C, s, s), or of the input's size if that is smaller. stem: (B, D, h, w)."""
+        grid = (min(self.size, x.shape[2]), min(self.size, x.shape[3]))
+        return resized(self.decoder(stem), grid), resized(x, grid)
+
+    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Squared error of each sample."""
+        decoded, wanted = self.compared(model(batch.x).stem, batch.x)
+        return {"mse": (decoded - wanted).square().mean((1, 2, 3))}
+
+    def _distance(self, decoded: Tensor, wanted: Tensor) -> Tensor:
+        if self.kind == "l1":
+            return (decoded - wanted).abs().mean((1, 2, 3))
+        if self.kind == "l2":
+            return (decoded - wanted).square().mean((1, 2, 3))
+        assert self.perceptual is not None
+        mean, spread = (torch.tensor(v, device=wanted.device).view(3, 1, 1) for v in (MEAN, SPREAD))
+        images = [x * spread + mean for x in (decoded, wanted)]  # as bytes were before 'normalise'
+        if self.kind == "perceptual":
+            return self.perceptual(*images)
+        return contextual_loss(*(self.perceptual.features(x)[STAGE].flatten(2) for x in images))
+
+
+def contextual_loss(x: Tensor, y: Tensor) -> Tensor:
+    """-log of the mean, over wanted features, of the best match among the given ones (Mechrez et al., 2018).
+
+    x, y: (B, D, P) features of P places; returns (B,).
+    """
+    centre = y.mean(2, keepdim=True)
+    x, y = (F.normalize(z - centre, dim=1) for z in (x, y))
+    distance = 1 - x.transpose(1, 2) @ y  # (B, P of x, P of y)
+    relative = distance / (distance.amin(2, keepdim=True) + 1e-5)
+    weight = ((1 - relative) / BANDWIDTH).softmax(2)
+    return -weight.amax(1).mean(1).clamp(min=1e-8).log()

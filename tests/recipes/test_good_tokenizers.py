@@ -1,0 +1,64 @@
+"""Recipes of 'What makes for good tokenizers' hold what its tables hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tilework.layers.stem_moto import MotoStemConfig
+from tilework.objectives import TokenPropConfig
+from tilework.recipes import Extra, recipes
+from tilework.recipes.good_tokenizers import PAPER, VARIANTS, by_sgd, supervised
+
+ADDED = (Extra(TokenPropConfig(), 0.001),)
+
+
+def test_rows_of_tables_2_10_and_12() -> None:
+    rows = [
+        f"good_{name}{variant}"
+        for name, paper in PAPER.items()
+        for (variant, _), x in zip(VARIANTS, paper, strict=True)
+        if x
+    ]
+    assert len(rows) == 8 + 8 + 7 + 3
+    for name in rows:
+        run = recipes[name]()
+        assert isinstance(run.model.stem, MotoStemConfig) == name.endswith(("_moto", "_both"))
+        assert run.extra == (ADDED if name.endswith(("_token_prop", "_both")) else ())
+        assert f"tilework train {name} " in (recipes[name].__doc__ or "")
+
+
+def test_table_17() -> None:
+    deit, swin = (supervised(name).fit for name in ("deit_s", "swin_t"))
+    assert (deit.epochs, deit.batch, deit.optim.lr, deit.schedule.warmup_epochs) == (300, 1024, 1e-3, 5)
+    assert (swin.epochs, swin.batch, swin.optim.lr, swin.schedule.warmup_epochs) == (300, 512, 5e-4, 20)
+    assert (deit.ema > 0, deit.repeats, deit.optim.clip, swin.ema, swin.repeats) == (True, 3, 0, 0, 1)
+    assert swin.optim.clip > 0
+    assert supervised("t2t_vit_14").fit.epochs == 310
+
+
+@pytest.mark.parametrize("name", [name for name in recipes if name.startswith("good_") and name.endswith("_cpu")])
+def test_small_rows_differ_from_the_plain_one_in_what_they_test(name: str) -> None:
+    plain, run = recipes["good_plain_cpu"](), recipes[name]()
+    same = replace(run, model=plain.model, extra=(), objective=plain.objective, augment=plain.augment)
+    assert same == plain
+
+
+def test_sgd_changes_the_optimiser_alone() -> None:
+    run = supervised("deit_s")
+    assert replace(by_sgd(run), fit=run.fit) == run
+    assert by_sgd(run).fit.optim.name == "sgd"
+
+
+def test_sizes_of_stems() -> None:
+    """Millions of parameters of DeiT-S, beside those of table 1: 22.1, 22.3, 22.3, 25.7."""
+    with torch.device("meta"):
+        found = {
+            name: sum(p.numel() for p in recipes[name]().model.build(3, (224, 224), 1000).parameters())
+            for name in ("good_deit_s", "good_deit_s_intra", "good_deit_s_intra_local_inter", "good_deit_s_moto")
+        }
+    assert found["good_deit_s"] == 22_050_664
+    assert found["good_deit_s"] - found["good_deit_s_intra"] == 384 * 768 - (128 * 3 * 336 + 384 * 384 + 384)
+    assert found["good_deit_s_moto"] - found["good_deit_s"] == 448 + 13 * 256 * 384 + 2 * 34 + 136 + 8 + 256
