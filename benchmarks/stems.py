@@ -4,7 +4,7 @@
 
 moto_ms and attention_ms: one forward pass of MoTo, and of self-attention among all pixels, by side of a square map of
 16 channels, batch 1 (table 3 of the paper); null where the matrix of attention would take more than --memory GB.
-step_ratio: a training step of DeiT-Ti at 224 px with MoTo, or with TokenProp, over the step without. deltas: what MoTo
+step_ratio: a training step of DeiT-S at 224 px with MoTo, or with TokenProp, over the step without. deltas: what MoTo
 before the patches, and on the tokens, adds to networks: parameters, and 10^9 multiply-adds of a forward pass at 224 px.
 Medians of interleaved pairs, with quartiles.
 """
@@ -27,6 +27,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tilework.core.batch import Batch, Target
+from tilework.core.memory import keep_freed_memory
 from tilework.core.rng import Draws
 from tilework.layers.attention import Attention
 from tilework.layers.moto import Moto
@@ -92,9 +93,10 @@ def stepper(objective: Objective, batch: Batch) -> Callable[[], None]:
 
 def step_ratios(pairs: int, count: int, side: int) -> dict[str, list[float]]:
     """Steps with MoTo and with TokenProp over the plain one."""
+    keep_freed_memory()  # as the training loop does
     batch = Batch(torch.randn(count, 3, side, side), Target.hard(torch.arange(count)), torch.arange(count))
-    plain = create_model("deit_ti", grid=(side, side))
-    moto = create_model("deit_ti", grid=(side, side), stem=MotoStemConfig())
+    plain = create_model("deit_s", grid=(side, side))
+    moto = create_model("deit_s", grid=(side, side), stem=MotoStemConfig())
     both = Combined(Classify(plain), {"token_prop": (0.001, TokenPropConfig().build(plain))})
     base = stepper(Classify(plain), batch)
     found = {}

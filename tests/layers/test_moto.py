@@ -188,7 +188,7 @@ def test_onnx_says_what_torch_says(place: str, tmp_path: Path) -> None:
             return self.model(x).logits
 
     x = torch.randn(2, 3, 16, 16)
-    torch.onnx.export(Logits(), (x,), tmp_path / "m.onnx", dynamo=True, verbose=False)
+    torch.onnx.export(Logits().eval(), (x,), tmp_path / "m.onnx", dynamo=True, verbose=False)
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
     (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
     with torch.no_grad():
