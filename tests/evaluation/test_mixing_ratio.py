@@ -11,7 +11,7 @@ from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.evaluation.mixing_ratio import mixing_ratios, similarity_ratio
-from tilework.models import ResnetConfig
+from tilework.models import ResnetConfig, SwinConfig
 from tilework.objectives import TlAlignConfig, TransMixConfig
 
 
@@ -40,25 +40,39 @@ def test_labels_are_those_of_the_objectives(mixing: PatchCutMix | MixToken, pool
     batch = apply_all([mixing], plain, Draws(3, 0, plain.index, step=5))
     assert batch.mix is not None
     found = mixing_ratios(model, plain.x, batch.mix)
-    assert found.similarity.shape == (4, COUNT, 17)
-    assert found.aligned.shape == (5, COUNT, 17)
+    assert [share.shape for share in (*found.similarity, *found.aligned)] == [(COUNT, 17 if pool == "class" else 16)] * 8
     assert torch.allclose(found.area, batch.target.weight[:, 0])
     assert torch.allclose(found.read, TlAlignConfig().build(model).answer(batch)[1].weight[:, 0], atol=1e-6)
+    assert torch.allclose(found.of_image(found.aligned)[-1], found.read, atol=1e-6)
     if pool == "class":
-        assert torch.allclose(found.aligned[-1, :, 0], found.read)
         assert found.trans_mix is not None
         weight = TransMixConfig().build(model).answer(batch)[1].weight[:, 0]
         assert torch.allclose(found.trans_mix, weight, atol=1e-6)
     else:
         assert found.trans_mix is None
-        assert torch.allclose(found.aligned[-1, :, 1:].mean(1), found.read, atol=1e-6)
+        assert torch.allclose(found.last_map((4, 4)).mean((1, 2)), found.read, atol=1e-6)
     assert not any(block._forward_hooks for block in model.blocks)
 
 
 def test_a_mixture_with_oneself_is_half_of_each() -> None:
     model, batch = network(), make_batch()
     mix = Mix(torch.arange(COUNT), PatchCutMix(8).own(Draws(0, 0, batch.index), (SIDE, SIDE)))
-    assert torch.allclose(mixing_ratios(model, batch.x, mix).similarity, torch.tensor(0.5), atol=1e-6)
+    for share in mixing_ratios(model, batch.x, mix).similarity:
+        assert torch.allclose(share, torch.tensor(0.5), atol=1e-6)
+
+
+def test_a_pyramid_ends_in_the_label_of_its_objective() -> None:
+    torch.manual_seed(0)
+    config = SwinConfig(width=8, depths=(1, 1), heads=(1, 2), window=4)
+    model, plain = config.build(3, (SIDE, SIDE), CLASSES), make_batch()
+    batch = apply_all([PatchCutMix(8)], plain, Draws(3, 0, plain.index, step=5))
+    assert batch.mix is not None
+    found = mixing_ratios(model, plain.x, batch.mix)
+    assert [share.shape for share in found.similarity] == [(COUNT, 64), (COUNT, 16)]
+    assert found.own.shape == (COUNT, 8, 8)
+    assert torch.allclose(found.read, TlAlignConfig().build(model).answer(batch)[1].weight[:, 0], atol=1e-6)
+    assert torch.allclose(found.of_image(found.aligned)[-1], found.read, atol=1e-6)
+    assert found.trans_mix is None
 
 
 def test_models_without_blocks_are_refused() -> None:

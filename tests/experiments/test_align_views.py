@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.data import ImageFolder
 from tilework.experiments.align_views import align_views, correlation
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
-from tilework.models import ResnetConfig, VitConfig
+from tilework.models import ResnetConfig, SwinConfig, VitConfig
 from tilework.objectives import ClassifyConfig, TlAlignConfig
 from tilework.recipes import Run, train
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
@@ -44,12 +45,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plain = (Normalise(),)
     run = Run(pixels, ClassifyConfig(), plain, plain, size=(32, 32), fit=fit)
     train(run, root / "images", None, root / "pixels", quiet=True)
+    swin = SwinConfig(width=8, depths=(1, 1), heads=(1, 2), window=4)
+    train(replace(run, model=swin), root / "images", None, root / "swin", quiet=True)
     other = Run(ResnetConfig(18, width=16), ClassifyConfig(), plain, plain, size=(32, 32), fit=fit)
     train(other, root / "images", None, root / "resnet", quiet=True)
     return root
 
 
-@pytest.mark.parametrize(("run", "data"), [("pixels", "images"), ("codes", "x.tok")])
+@pytest.mark.parametrize(("run", "data"), [("pixels", "images"), ("swin", "images"), ("codes", "x.tok")])
 def test_all_files_and_numbers(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], run: str, data: str
 ) -> None:

@@ -1,6 +1,6 @@
 """How much of each image is in a mixed token, layer by layer (TL-Align, supplement, eq. 1), beside what labels say.
 
-B batch | T = 1 + N tokens, the class token first | D width | L blocks
+B batch | T tokens of a block, the class token first where the head reads it | D width | L blocks
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.models import Model, Output
+from tilework.models.model import stem_of
 from tilework.objectives.trans_mix import looked_share, looking, reads_class_token
 
 
@@ -22,11 +23,25 @@ from tilework.objectives.trans_mix import looked_share, looking, reads_class_tok
 class MixingRatios:
     """Share of a sample itself in its mixture with a partner."""
 
-    similarity: Tensor  # (L, B, T) by the tokens themselves
-    aligned: Tensor  # (1 + L, B, T) by TL-Align, at first as mixed
-    area: Tensor  # (B,)
+    similarity: list[Tensor]  # L of (B, T) by the tokens themselves
+    aligned: list[Tensor]  # L of (B, T) by TL-Align
+    own: Tensor  # (B, h, w) as mixed, on the grid of the stem
     trans_mix: Tensor | None  # (B,); None where no class token is read
     read: Tensor  # (B,) aligned, in what the head reads
+    class_token: bool  # it is what the head reads, not the mean of the others
+
+    @property
+    def area(self) -> Tensor:
+        """Share of the mixture's area, (B,)."""
+        return self.own.mean((1, 2))
+
+    def of_image(self, shares: list[Tensor]) -> Tensor:
+        """Share in what a head would read after each block, (L, B)."""
+        return torch.stack([share[:, 0] if self.class_token else share.mean(1) for share in shares])
+
+    def last_map(self, grid: tuple[int, int]) -> Tensor:
+        """Aligned shares of the places after the last block, (B, h, w)."""
+        return self.aligned[-1][:, -grid[0] * grid[1] :].unflatten(1, grid)
 
 
 def similarity_ratio(mixed: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -43,18 +58,20 @@ def mixing_ratios(model: Model, x: Tensor, mix: Mix) -> MixingRatios:
     model.eval()
     plain, _ = _blocks(model, x, None)
     mixed, out = _blocks(model, x if mix.after_stem else mix.apply(x), mix)
-    own = mix.at(*out.grid).flatten(1)
-    shares = [torch.cat([own.mean(1, keepdim=True), own], 1), *(share[..., 0] for _, share in mixed)]
     similarity = [
         similarity_ratio(tokens, one, one[mix.partner]) for (tokens, _), (one, _) in zip(mixed, plain, strict=True)
     ]
-    seen = None
-    if reads_class_token(model):
+    seen, class_token = None, reads_class_token(model)
+    if class_token:
         with looking(model) as looks:
             model(x if mix.after_stem else mix.apply(x), mix=mix)
         seen = looked_share(looks[0], mix, out.grid)[:, 0]
     assert out.share is not None  # it was asked for
-    return MixingRatios(torch.stack(similarity), torch.stack(shares), own.mean(1), seen, out.share[:, 0])
+    aligned = [share[..., 0] for _, share in mixed]
+    if not class_token:  # nobody reads it
+        places = out.grid[0] * out.grid[1]
+        similarity, aligned = ([s[:, s.shape[1] == 1 + places :] for s in shares] for shares in (similarity, aligned))
+    return MixingRatios(similarity, aligned, mix.at(*stem_of(model).grid), seen, out.share[:, 0], class_token)
 
 
 def _blocks(model: Model, x: Tensor, mix: Mix | None) -> tuple[list[tuple[Tensor, Tensor]], Output]:
@@ -62,7 +79,7 @@ def _blocks(model: Model, x: Tensor, mix: Mix | None) -> tuple[list[tuple[Tensor
     found: list[tuple[Tensor, Tensor]] = []
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     if not blocks:
-        raise ConfigError(f"a {type(model).__name__} has no blocks to follow tokens through", "give the run of a ViT")
+        raise ConfigError(f"a {type(model).__name__} has no blocks to follow tokens through", "give the run of a ViT or Swin")
     hooks = [block.register_forward_hook(lambda module, given, gave: found.append(gave)) for block in blocks]
     try:
         return found, model(x, mix=mix, track=True)

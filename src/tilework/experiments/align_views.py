@@ -35,7 +35,7 @@ def align_views(
     place = pick_device(device)
     one = Explained.open(run, data, place)
     if not one.model.tracks:
-        raise ConfigError(f"{run} trained a model that cannot follow mixtures", "give the run of a ViT")
+        raise ConfigError(f"{run} trained a model that cannot follow mixtures", "give the run of a ViT or Swin")
     if not 1 < count <= len(one.source):
         raise ConfigError(f"{count} mixtures of {len(one.source)} images cannot be shown", "change --count")
     decoder = None if tokenizer is None else load_tokenizer(tokenizer)[0].to(place).requires_grad_(False)
@@ -68,15 +68,15 @@ def strategy(batch: Batch, kind: type[PatchMixing], grid: tuple[int, int]) -> Mi
 
 
 def agreement(one: Explained, device: torch.device) -> dict[str, Any]:
-    """How far the label rules lie from the similarity of the class token and how they go along with it, over pairs."""
+    """How far label rules lie from the similarity of what the head reads, and go along with it, over pairs."""
     index = some(len(one.source), min(PAIRS, len(one.source)))
     parts = [part for part in np.split(index, range(PART, len(index), PART)) if len(part) > 1]
     found = []
     for part in parts:
         batch = mixable(one, part, device)
         found.append(mixing_ratios(one.model, batch.x, strategy(batch, PatchCutMix, one.model.grid)))
-    similarity = torch.cat([ratios.similarity[:, :, 0] for ratios in found], 1)  # (L, B) of the class token
-    aligned = torch.cat([ratios.aligned[1:, :, 0] for ratios in found], 1)
+    similarity = torch.cat([ratios.of_image(ratios.similarity) for ratios in found], 1)  # (L, B)
+    aligned = torch.cat([ratios.of_image(ratios.aligned) for ratios in found], 1)
     area = torch.cat([ratios.area for ratios in found])
     seen = [ratios.trans_mix for ratios in found if ratios.trans_mix is not None]
     rules = {"area": area.expand_as(similarity), "tl_align": aligned}
@@ -105,7 +105,7 @@ def _label_rows(
     pictures: Tensor, mixed: Tensor, ratios: MixingRatios, mix: Mix, grid: tuple[int, int]
 ) -> list[tuple[str, np.ndarray, list[str]]]:
     """Figure 3: the pair, the mixture, the labels as mixed and as aligned after the last block."""
-    first, last = (share[:, 1:].unflatten(1, grid).cpu().numpy() for share in (ratios.aligned[0], ratios.aligned[-1]))
+    first, last = ratios.own.cpu().numpy(), ratios.last_map(grid).cpu().numpy()
     return [
         ("first", _array(pictures), []),
         ("second", _array(pictures[mix.partner]), []),
@@ -116,15 +116,19 @@ def _label_rows(
 
 
 def _panels(ratios: MixingRatios) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """Figure 4: shares of the class token over the blocks, for every mixture."""
-    layers = len(ratios.aligned)
+    """Figure 4: shares in what the head reads over the blocks, for every mixture."""
+    aligned, similarity = (ratios.of_image(x).cpu().numpy() for x in (ratios.aligned, ratios.similarity))  # (L, B)
+    layers = 1 + len(aligned)
     panels = []
     for i, area in enumerate(ratios.area.tolist()):
-        similarity = np.concatenate([[np.nan], ratios.similarity[:, i, 0].cpu().numpy()])
-        lines = {"TL-Align": ratios.aligned[:, i, 0].cpu().numpy(), "similarity": similarity}
+        lines = {
+            "TL-Align": np.concatenate([[area], aligned[:, i]]),
+            "similarity": np.concatenate([[np.nan], similarity[:, i]]),
+            "area": np.full(layers, area),
+        }
         if ratios.trans_mix is not None:
             lines["TransMix"] = np.full(layers, float(ratios.trans_mix[i]))
-        panels.append((f"mixture {i + 1}", {**lines, "area": np.full(layers, area)}))
+        panels.append((f"mixture {i + 1}", lines))
     return panels
 
 
