@@ -40,7 +40,9 @@ def test_labels_are_those_of_the_objectives(mixing: PatchCutMix | MixToken, pool
     batch = apply_all([mixing], plain, Draws(3, 0, plain.index, step=5))
     assert batch.mix is not None
     found = mixing_ratios(model, plain.x, batch.mix)
-    assert [share.shape for share in (*found.similarity, *found.aligned)] == [(COUNT, 17 if pool == "class" else 16)] * 8
+    assert [share.shape for share in (*found.similarity, *found.aligned)] == [
+        (COUNT, 17 if pool == "class" else 16)
+    ] * 8
     assert torch.allclose(found.area, batch.target.weight[:, 0])
     assert torch.allclose(found.read, TlAlignConfig().build(model).answer(batch)[1].weight[:, 0], atol=1e-6)
     assert torch.allclose(found.of_image(found.aligned)[-1], found.read, atol=1e-6)

@@ -9,20 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from small_models import small
 from tilework.core.batch import Mix
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError
 from tilework.layers.stems import PatchStemConfig, TokenF16StemConfig, TokenStemConfig
 from tilework.models import (
-    ConvnextConfig,
-    MlpMixerConfig,
     ModelConfig,
     Output,
-    PvtConfig,
-    PvtV2Config,
     Resnet,
     ResnetConfig,
-    SwinConfig,
     T2tVitConfig,
     Vit,
     VitConfig,
@@ -35,18 +31,6 @@ from tilework.models import (
 TOKENS = {"input": "tokens", "code_dim": 32, "grid": (28, 28), "pool": "mean"}
 
 
-SMALL: dict[type[ModelConfig], dict[str, Any]] = {
-    VitConfig: {"width": 16, "depth": 1, "heads": 2},
-    ResnetConfig: {"width": 16},
-    PvtConfig: {"widths": (8, 8, 16, 16), "depths": (1, 2, 1, 1), "heads": (1, 2, 2, 4), "mlp_ratios": (2, 2, 2, 2)},
-    PvtV2Config: {"widths": (8, 8, 16, 16), "depths": (1, 2, 1, 1), "heads": (1, 2, 2, 4), "mlp_ratios": (2, 2, 2, 2)},
-    MlpMixerConfig: {"width": 16, "depth": 2, "token_hidden": 8, "channel_hidden": 16},
-    ConvnextConfig: {"widths": (8, 8, 16, 16), "depths": (1, 2, 1, 1), "scale": 0.5},
-    T2tVitConfig: {"width": 16, "depth": 1, "heads": 2},
-    SwinConfig: {"width": 8, "depths": (2, 1, 2, 1), "heads": (1, 2, 2, 4), "window": 2},
-}
-
-
 class Logits(nn.Module):
     """What an exported graph gives."""
 
@@ -56,11 +40,6 @@ class Logits(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x).logits
-
-
-def small(name: str) -> ModelConfig:
-    """A preset with its shape cut down."""
-    return preset(name, **SMALL[type(presets[name])])
 
 
 TRACKED = [name for name in presets if not isinstance(presets[name], ResnetConfig)]  # they can follow sources

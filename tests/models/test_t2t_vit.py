@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
-from tilework.models import T2tVit, T2tVitConfig, TokensToTokenConfig, adopt
+from tilework.layers.stem_t2t import TokensToTokenConfig
+from tilework.models import T2tVit, T2tVitConfig, adopt
 from tilework.models.t2t_vit import published
 
 TINY = T2tVitConfig(width=16, depth=2, heads=2, stem=TokensToTokenConfig(width=8))

@@ -79,7 +79,9 @@ def _blocks(model: Model, x: Tensor, mix: Mix | None) -> tuple[list[tuple[Tensor
     found: list[tuple[Tensor, Tensor]] = []
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     if not blocks:
-        raise ConfigError(f"a {type(model).__name__} has no blocks to follow tokens through", "give the run of a ViT or Swin")
+        raise ConfigError(
+            f"a {type(model).__name__} has no blocks to follow tokens through", "give the run of a ViT or Swin"
+        )
     hooks = [block.register_forward_hook(lambda module, given, gave: found.append(gave)) for block in blocks]
     try:
         return found, model(x, mix=mix, track=True)

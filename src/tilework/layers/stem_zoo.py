@@ -7,6 +7,7 @@ from tilework.layers.stem_early_conv import EarlyConvStemConfig, TokenEarlyConvS
 from tilework.layers.stem_frozen import FrozenStemConfig
 from tilework.layers.stem_moto import MotoStemConfig
 from tilework.layers.stem_refined import RefinedStemConfig, TokenRefinedStemConfig
+from tilework.layers.stem_t2t import TokensToTokenConfig
 from tilework.layers.stems import ConvStemConfig, PatchStemConfig, StemConfig, TokenPatchStemConfig, TokenStemConfig
 
 stems: Registry[StemConfig] = Registry("stem")
@@ -20,6 +21,7 @@ stems.add("intra+local")(RefinedStemConfig(local=True))
 stems.add("intra+local+inter")(RefinedStemConfig(local=True, inter=True))
 stems.add("early_conv")(EarlyConvStemConfig())
 stems.add("lv_vit")(ConvStemConfig())
+stems.add("t2t")(TokensToTokenConfig())
 stems.add("moto")(MotoStemConfig())
 stems.add("moto_token")(MotoStemConfig(place="token"))
 stems.add("token_plain")(TokenPatchStemConfig())

@@ -8,7 +8,7 @@ from tilework.models.pvt import Pvt, PvtConfig
 from tilework.models.pvt_v2 import PvtV2, PvtV2Config
 from tilework.models.resnet import Resnet, ResnetConfig
 from tilework.models.swin import Swin, SwinConfig
-from tilework.models.t2t_vit import T2tVit, T2tVitConfig, TokensToTokenConfig
+from tilework.models.t2t_vit import T2tVit, T2tVitConfig
 from tilework.models.timm_bridge import TimmConfig, TimmModel
 from tilework.models.token_adapt import TokenAdaptModel, TokenAdaptModelConfig
 from tilework.models.vit import Vit, VitConfig
@@ -40,7 +40,6 @@ __all__ = [
     "TimmModel",
     "TokenAdaptModel",
     "TokenAdaptModelConfig",
-    "TokensToTokenConfig",
     "Vit",
     "VitConfig",
     "adopt",

@@ -18,12 +18,11 @@ from tilework.models.pvt import PvtConfig
 from tilework.models.pvt_v2 import PvtV2Config
 from tilework.models.resnet import ResnetConfig
 from tilework.models.swin import SwinConfig
-from tilework.models.t2t_vit import T2tVitConfig, TokensToTokenConfig
+from tilework.models.t2t_vit import T2tVitConfig
 from tilework.models.timm_bridge import TimmConfig
 from tilework.models.vit import VitConfig
 
 presets: Registry[ModelConfig] = Registry("model")
-stems.add("t2t")(TokensToTokenConfig())
 
 for _name, _width, _depth, _heads in (
     ("ti", 192, 12, 3),
