@@ -40,7 +40,17 @@ def test_named_stems_and_runs_on_images(images: Path, tmp_path: Path, capsys: py
 def test_stems_on_codes(store: Path, val_store: Path, tmp_path: Path) -> None:
     vit = VitConfig(width=16, depth=1, heads=2, stem=TokenStemConfig())
     train(Run(vit, ClassifyConfig(), (Embed(),), (Embed(),), fit=FIT), store, None, tmp_path / "mine", quiet=True)
-    found = stem_views(store, val_store, tmp_path / "s", runs=[tmp_path / "mine"], epochs=1)
+    passes: list[tuple[int, int]] = []
+    found = stem_views(
+        store,
+        val_store,
+        tmp_path / "s",
+        runs=[tmp_path / "mine"],
+        epochs=2,
+        samples=8,
+        progress=lambda done, total: passes.append((done, total)),
+    )
+    assert passes == [(1, 2), (2, 2)]
     assert found["mine"]["mse"] > 0
     assert not (tmp_path / "s/layouts.png").exists()
 
@@ -48,6 +58,8 @@ def test_stems_on_codes(store: Path, val_store: Path, tmp_path: Path) -> None:
 def test_refusals(images: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no stem to look at"):
         stem_views(images, images, tmp_path / "s")
+    with pytest.raises(ConfigError, match="in 0 passes"):
+        stem_views(images, images, tmp_path / "s", stems=["plain"], size=(32, 32), epochs=0)
     with pytest.raises(ConfigError, match="did you mean 'plain'"):
         stem_views(images, images, tmp_path / "s", stems=["plein"], size=(32, 32))
     with pytest.raises(InputError, match="'stem_adapter' takes map"):

@@ -8,7 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from tilework.cli.arguments import Device, Json, OptionalPath
-from tilework.cli.output import show
+from tilework.cli.output import progress_bar, show
 
 
 def augment(
@@ -68,15 +68,15 @@ def align(
     """Show what is in the tokens of mixed images, layer by layer, and what their labels say.
 
     Writes pictures of mixing strategies, of label maps before and after TL-Align, and of the share of the first image
-    in the class token: by similarity to the tokens of both images, by TL-Align, TransMix and area; results.json has
-    how far labels lie from the similarity, for each block.
+    in what the head reads (the class token of a ViT, or the mean of all places): by similarity to the tokens of both
+    images, by TL-Align, TransMix and area; results.json has how far labels lie from the similarity, for each block.
 
     Try:
       tilework analyze align runs/tl_align --data photos/val --out align
       tilework analyze align runs/token --data val.tok --tokenizer tokenizer --out align
 
     Args:
-        run: Run of a classifier, trained with any label rule.
+        run: Run of a ViT, T2T-ViT, PVT or Swin, trained with any label rule.
         data: Image folder or token store.
         out: Directory for the pictures and results.json.
         tokenizer: Directory of the tokenizer, to show what codes stand for.
@@ -97,6 +97,7 @@ def stems(
     width: int = 384,
     size: tuple[int, int] = (224, 224),
     epochs: int = 10,
+    samples: int = 0,
     count: int = 8,
     device: Device = "auto",
     json: Json = False,
@@ -119,8 +120,11 @@ def stems(
         width: Channels of the named ones.
         size: Of images, in pixels, for the named ones.
         epochs: Of training each decoder.
+        samples: Of the data that decoders learn from, drawn at random; 0 for all.
         count: Pictures of MoTo's layouts.
     """
     from tilework.experiments.stem_views import stem_views
 
-    show({"out": str(out), **stem_views(data, val, out, stems, runs, width, size, epochs, count, device)}, json)
+    with progress_bar("passes", quiet=json) as progress:
+        rows = stem_views(data, val, out, stems, runs, width, size, epochs, samples, count, device, progress)
+    show({"out": str(out), **rows}, json)

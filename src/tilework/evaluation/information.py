@@ -5,7 +5,7 @@ B batch | D width | h, w token grid | N = h w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,8 +45,12 @@ def information(
     epochs: int = 10,
     batch: int = 64,
     seed: int = 0,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> Information:
-    """Train a decoder on the tokens of a frozen stem and judge it on others. steps: pipelines of both sources."""
+    """Train a decoder on the tokens of a frozen stem and judge it on others.
+
+    steps: pipelines of both sources. progress: told of every pass over the data.
+    """
     stem = stem.to(device).eval().requires_grad_(False)
     torch.manual_seed(seed)
     first = train.batch(np.arange(1)).to(device)
@@ -68,6 +72,7 @@ def information(
             optimiser.zero_grad()
             errors(apply_all(steps[0], part, Draws(seed, epoch, part.index)).x)[0].mean().backward()
             optimiser.step()
+        progress(epoch + 1)
     sums = torch.zeros(2, dtype=torch.float64, device=device)
     with torch.no_grad():
         for part in in_order(val, batch):

@@ -5,7 +5,7 @@ B batch | H, W pixels | n entities
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -19,7 +19,8 @@ from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import new_directory, write, write_json
 from tilework.core.rng import Draws
-from tilework.data import Source
+from tilework.data import Source, TokenSource
+from tilework.data.part import Part
 from tilework.evaluation.information import information
 from tilework.layers.moto import Moto
 from tilework.layers.stem_moto import MotoStem
@@ -41,24 +42,35 @@ def stem_views(
     width: int = 384,
     size: tuple[int, int] = (224, 224),
     epochs: int = 10,
+    samples: int = 0,
     count: int = 8,
     device: str = "auto",
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Measure named stems with random weights and those of runs; write results.json, a table and figures.
 
-    size: of images for the named ones; runs know their own. count: pictures of each layout.
+    size: of images for the named ones; runs know their own. samples: of `data` that decoders learn from, 0 for all.
+    count: pictures of each layout. progress: told of passes over the data, of all stems together.
     """
     if not stems and not runs:
         raise ConfigError("no stem to look at", "give --stems NAME ... or --runs RUN ...")
+    if epochs < 1:
+        raise ConfigError(f"decoders cannot learn in {epochs} passes", "give --epochs 1 or more")
     place = pick_device(device)
     rows: dict[str, dict[str, Any]] = {}
     layouts: dict[str, np.ndarray] = {}
-    named = ((name, _random(name, data, val, width, size, place)) for name in stems)
-    trained = ((run_name(path), _of_run(path, data, val, place)) for path in runs)
+    total = (len(stems) + len(runs)) * epochs
+    named = ((name, _random(name, data, val, width, size, samples, place)) for name in stems)
+    trained = ((run_name(path), _of_run(path, data, val, samples, place)) for path in runs)
     for title, (stem, train, judge, steps) in chain(named, trained):  # one after another: sources are large
         if title in rows:
             raise ConfigError(f"two stems are called '{title}'", "give each once")
-        rows[title] = asdict(information(stem, train, judge, steps, place, epochs))
+        before = len(rows) * epochs
+
+        def passed(done: int, before: int = before) -> None:
+            progress(before + done, total)
+
+        rows[title] = asdict(information(stem, train, judge, steps, place, epochs, progress=passed))
         if isinstance(stem, MotoStem) and isinstance(stem.moto, Moto) and judge.stage == "pixels":
             layouts |= _layouts(title, stem, judge, steps[1], count, place)
     with new_directory(out) as root:
@@ -73,9 +85,26 @@ def stem_views(
 Parts = tuple[Stem, Source, Source, tuple[tuple[Augment, ...], tuple[Augment, ...]]]
 
 
-def _random(name: str, data: Path, val: Path, width: int, size: tuple[int, int], device: torch.device) -> Parts:
+def _opened(
+    data: Path,
+    val: Path,
+    size: tuple[int, int],
+    broken: float,
+    samples: int,
+    classes: tuple[str, ...] | None = None,
+) -> tuple[Source, Source]:
+    """Data for decoders to learn from, and to be judged on."""
+    train = open_source(data, size, broken, classes, samples=samples)
+    if samples and isinstance(train, TokenSource):
+        train = Part(train, samples)
+    return train, open_source(val, size, broken, classes)
+
+
+def _random(
+    name: str, data: Path, val: Path, width: int, size: tuple[int, int], samples: int, device: torch.device
+) -> Parts:
     """A named stem as it is drawn, and what it is given."""
-    train, judge = (open_source(path, size, 0.05) for path in (data, val))
+    train, judge = _opened(data, val, size, 0.05, samples)
     steps: tuple[Augment, ...] = (Normalise(),) if train.stage == "pixels" else (Embed(standardise=True),)
     if train.stage != "pixels":
         side = train.grid[0] // 8 * 7  # as recipes cut them
@@ -90,11 +119,11 @@ def _random(name: str, data: Path, val: Path, width: int, size: tuple[int, int],
     return stem, train, judge, bound
 
 
-def _of_run(path: Path, data: Path, val: Path, device: torch.device) -> Parts:
+def _of_run(path: Path, data: Path, val: Path, samples: int, device: torch.device) -> Parts:
     """The stem of a run as it was trained, and what the run gives it."""
     path = run_place(path)
     run, spec, model = load_run(path)
-    train, judge = (open_source(p, run.size, run.max_broken, spec.classes) for p in (data, val))
+    train, judge = _opened(data, val, run.size, run.max_broken, samples, spec.classes)
     if train.stage != spec.stage:
         raise InputError(f"{path} was trained on {spec.stage}, {data} has {train.stage}", "give data of its kind")
     codes, steps = run_codes(path, run, spec), (*run.evaluation, *run.objective.inlet())

@@ -16,7 +16,7 @@ from tilework.layers.stem_frozen import FrozenStemConfig
 from tilework.layers.stem_moto import MotoStemConfig
 from tilework.layers.stem_refined import RefinedStemConfig
 from tilework.layers.stems import PatchStemConfig, StemConfig
-from tilework.models import preset
+from tilework.models import SwinConfig, preset
 from tilework.objectives import ClassifyConfig, MocoConfig, TokenPropConfig
 from tilework.recipes.lv_vit import small_lv_run
 from tilework.recipes.run import Extra, Run, recipe
@@ -322,7 +322,7 @@ def good_swin_t_both_part() -> Run:
 
 
 def small_run(stem: StemConfig) -> Run:
-    """A ViT of 0.8 million parameters on pixels with a stem."""
+    """A ViT of 0.9 million parameters on pixels with a stem."""
     return with_stem(small_lv_run(ClassifyConfig(), mix_token=False), stem)
 
 
@@ -404,6 +404,33 @@ def good_both_cpu() -> Run:
     Paper: `good_deit_s_both` in miniature. Measured here: not measured.
     """
     return replace(small_run(MotoStemConfig()), extra=TOKEN_PROP)
+
+
+def small_swin(moto: bool = False) -> Run:
+    """A Swin of 1.1 million parameters in three stages, from 28x28 tokens down to 7x7."""
+    stem: StemConfig = MotoStemConfig(PatchStemConfig(4)) if moto else PatchStemConfig(4)
+    model = SwinConfig(width=48, depths=(1, 1, 2), heads=(2, 4, 8), stem=stem)
+    return replace(small_run(PatchStemConfig()), model=model)
+
+
+@recipe
+def good_swin_cpu() -> Run:
+    """Small Swin.
+
+    `tilework train good_swin_cpu --data IMAGES/train --val IMAGES/val --out RUN`
+    Paper: `good_swin_t` in miniature. Measured here: not measured.
+    """
+    return small_swin()
+
+
+@recipe
+def good_swin_both_cpu() -> Run:
+    """Small Swin with MoTo and TokenProp.
+
+    `tilework train good_swin_both_cpu --data IMAGES/train --val IMAGES/val --out RUN`
+    Paper: `good_swin_t_both` in miniature. Measured here: not measured.
+    """
+    return replace(small_swin(moto=True), extra=TOKEN_PROP)
 
 
 @recipe
