@@ -198,7 +198,7 @@ def lv_path_divisor() -> Run:
 
 
 def small_lv_run(objective: ObjectiveConfig, mix_token: bool) -> Run:
-    """A ViT of 0.8 million parameters on pixels, crops and flips only."""
+    """A ViT of 0.9 million parameters on pixels, crops and flips only."""
     model = VitConfig(width=128, depth=4, heads=4, pool="mean", dense=True, stem=PatchStemConfig(16))
     model = model if isinstance(objective, TokenLabelConfig) else replace(model, dense=False)
     mixing: tuple[Augment, ...] = (MixToken((7, 7), probability=0.5),) if mix_token else ()
