@@ -108,6 +108,18 @@ def test_random_places_in_training_and_a_fixed_grid_in_evaluation() -> None:
     assert moto(torch.randn(1, 6, 1, 1)).isfinite().all()
 
 
+def test_large_maps_go_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    moto, x = random_moto(), torch.randn(5, 6, 4, 5, requires_grad=True)
+    found = []
+    for cached in (1 << 18, 2 * 6 * 4 * 5, 1):  # all at once, two at a time, one at a time
+        monkeypatch.setattr("tilework.layers.moto.CACHED", cached)
+        y = moto(x)
+        found.append((y, torch.autograd.grad(y.square().mean(), (x, moto.entity_scale))))
+    for y, slopes in found[1:]:
+        torch.testing.assert_close(y, found[0][0])
+        torch.testing.assert_close(slopes, found[0][1])
+
+
 def test_it_keeps_bfloat16_exact_inside() -> None:
     moto, x = random_moto(), 100 + torch.randn(1, 6, 8, 8)
     with torch.autocast("cpu", torch.bfloat16):

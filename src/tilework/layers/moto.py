@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 TEMPERATURE = 0.1
+CACHED = 1 << 18  # numbers; about a dozen maps of them are needed at once
 
 
 class Moto(nn.Module):
@@ -31,7 +32,12 @@ class Moto(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
         """Returns (B, C, H, W)."""
-        return self.modulate(x, self.layout(x, self.places(x)))
+        places = self.places(x)
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
+            return self.modulate(x, self.layout(x, places))
+        together = max(1, CACHED // (x.shape[1] * x.shape[2] * x.shape[3]))  # samples whose maps a cache holds
+        parts = zip(x.split(together), places.split(together), strict=True)
+        return torch.cat([self.modulate(part, self.layout(part, where)) for part, where in parts])
 
     def places(self, x: Tensor) -> Tensor:
         """Where keys are taken, (B, n): at random in training, else on a fixed grid over the map."""
@@ -64,7 +70,7 @@ class Moto(nn.Module):
             centred = flat - flat.mean(2, keepdim=True)  # variances of small differences stay exact
             weight = (layout / layout.sum(2, keepdim=True).clamp(min=self.eps)).transpose(1, 2)  # (B, P, n)
             mean = (centred @ weight).transpose(1, 2)  # (B, n, C)
-            variance = (centred.square() @ weight).transpose(1, 2) - mean.square()
+            variance = (centred * centred @ weight).transpose(1, 2) - mean.square()
             a = self.entity_scale * (variance.clamp(min=0) + self.eps).rsqrt()
             b = self.entity_shift - a * mean
             y = centred * (a.transpose(1, 2) @ layout) + b.transpose(1, 2) @ layout
