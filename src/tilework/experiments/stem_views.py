@@ -18,6 +18,7 @@ from tilework.augment import Augment, CentreCrop, Embed, Normalise, apply_all
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import new_directory, write, write_json
+from tilework.core.place import Place
 from tilework.core.rng import Draws
 from tilework.data import Source
 from tilework.evaluation.information import information
@@ -33,8 +34,8 @@ from tilework.report.stem_figures import layout_pictures, stem_bars
 
 
 def stem_views(
-    data: Path,
-    val: Path,
+    data: Place,
+    val: Place,
     out: Path,
     stems: Sequence[str] = (),
     runs: Sequence[Path] = (),
@@ -73,7 +74,7 @@ def stem_views(
 Parts = tuple[Stem, Source, Source, tuple[tuple[Augment, ...], tuple[Augment, ...]]]
 
 
-def _random(name: str, data: Path, val: Path, width: int, size: tuple[int, int], device: torch.device) -> Parts:
+def _random(name: str, data: Place, val: Place, width: int, size: tuple[int, int], device: torch.device) -> Parts:
     """A named stem as it is drawn, and what it is given."""
     train, judge = (open_source(path, size, 0.05) for path in (data, val))
     steps: tuple[Augment, ...] = (Normalise(),) if train.stage == "pixels" else (Embed(standardise=True),)
@@ -90,7 +91,7 @@ def _random(name: str, data: Path, val: Path, width: int, size: tuple[int, int],
     return stem, train, judge, bound
 
 
-def _of_run(path: Path, data: Path, val: Path, device: torch.device) -> Parts:
+def _of_run(path: Path, data: Place, val: Place, device: torch.device) -> Parts:
     """The stem of a run as it was trained, and what the run gives it."""
     path = run_place(path)
     run, spec, model = load_run(path)
