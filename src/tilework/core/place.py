@@ -30,7 +30,7 @@ class Url(str):
         if "?" in rest or "#" in rest:
             raise InputError(f"a {scheme} URL with a query or fragment", "it would be written into files: remove it")
         host, _, path = rest.partition("/")
-        if not HOST.fullmatch(host) or re.search(r"[\\\s\x00-\x1f\x7f]|::|://|(^|/)\.\.?(/|$)", path):
+        if not HOST.fullmatch(host) or re.search(r"[\\\x00-\x1f\x7f-\x9f]|::|://|(^|/)\.\.?(/|$)", path):
             raise InputError(f"a {scheme} URL that cannot be", f"give {scheme}://HOST/DIRECTORY")
         return super().__new__(cls, text)
 

@@ -34,7 +34,6 @@ from tilework.version import __version__
 
 CACHE, CACHE_BYTES = "TILEWORK_CACHE", "TILEWORK_CACHE_BYTES"  # environment variables
 USUAL_BYTES = 20_000_000_000
-EXTRAS = {"s3": "s3", "gs": "gs"}  # of the package, by scheme; fsspec itself comes with torch
 ATTEMPTS = 5
 WRONG = 2  # attempts at a file that arrives whole but is not the one
 PAUSE = 0.5  # seconds after the first attempt, twice as many after each other one
@@ -259,7 +258,7 @@ def _read_bucket(url: Url, name: str) -> Iterator[bytes]:
 
         files = fsspec.filesystem(url.scheme)
     except ImportError as error:
-        extra = EXTRAS.get(url.scheme, "s3")
+        extra = "gs" if url.scheme == "gs" else "s3"  # fsspec itself comes with torch
         raise MachineError(
             f"{url.scheme} needs a package that is not here", f"pip install 'tilework[{extra}]'"
         ) from error
