@@ -373,9 +373,9 @@ def test_the_least_recently_used_goes_first(
     monkeypatch.setenv("TILEWORK_CACHE_BYTES", str(tables + first.bytes + second.bytes))
     open_at(server).batch([0])
     open_at(server).batch([3])
-    for age, path in enumerate(sorted(kept(cache), key=lambda p: p.name == first.sha256)):
-        os.utime(path, (1000 - age, 1000 - age))  # the first shard is the oldest now
-    os.utime(cache / second.sha256[:2] / second.sha256, (900, 900))
+    for path in kept(cache):
+        age = {first.sha256: 800, second.sha256: 900}.get(path.name, 1000)
+        os.utime(path, (age, age))  # the first shard was not used for longest
     open_at(server).batch([0])  # and is used again
     store.batch([6])
     names = {path.name for path in kept(cache)}
