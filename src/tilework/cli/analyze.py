@@ -7,13 +7,13 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Device, Json, OptionalPath
+from tilework.cli.arguments import Data, Device, Json, OptionalPath
 from tilework.cli.output import progress_bar, show
 
 
 def augment(
     *,
-    data: Path,
+    data: Data,
     tokenizer: Path,
     adapter: Path,
     out: Path,
@@ -58,7 +58,7 @@ def align(
     run: Annotated[Positional[Path], arg(metavar="RUN")],
     /,
     *,
-    data: Path,
+    data: Data,
     out: Path,
     tokenizer: OptionalPath = None,
     count: int = 8,
@@ -89,8 +89,8 @@ def align(
 
 def stems(
     *,
-    data: Path,
-    val: Path,
+    data: Data,
+    val: Data,
     out: Path,
     stems: Annotated[tuple[str, ...], arg(metavar="NAME ...")] = (),
     runs: Annotated[tuple[Path, ...], arg(metavar="RUN ...")] = (),

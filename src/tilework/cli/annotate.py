@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilework.cli.arguments import Device, Images, Json, OptionalPath
+from tilework.cli.arguments import Device, Images, Json, OptionalData, OptionalPath
 from tilework.cli.output import show
 
 
@@ -16,7 +16,7 @@ def annotate(
     size: int = 576,
     top: int = 5,
     out: OptionalPath = None,
-    store: OptionalPath = None,
+    store: OptionalData = None,
     device: Device = "auto",
     json: Json = False,
 ) -> None:

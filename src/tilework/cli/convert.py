@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Json, OptionalPath
+from tilework.cli.arguments import Data, Json, OptionalPath
 from tilework.cli.output import progress_bar, show
 
 
 def convert(
-    source: Annotated[Positional[Path], arg(metavar="SOURCE")],
+    source: Annotated[Positional[Data], arg(metavar="SOURCE")],
     /,
     out: Path,
     to: Literal["store", "seit", "npy"] = "store",
@@ -46,22 +46,23 @@ def convert(
     import numpy as np
 
     from tilework.core.errors import ConfigError, InputError
+    from tilework.core.place import Url
     from tilework.data.npy_files import read_npy, write_npy
     from tilework.data.seit_files import find_names, read_seit, write_seit
     from tilework.store import Store, codecs, gather
 
     if codec != "auto":
         codecs[codec]  # an unknown name is refused before any work
-    is_store = (source / "manifest.json").is_file()
+    is_store = isinstance(source, Url) or (source / "manifest.json").is_file()
     if to != "store" and not is_store:
         raise ConfigError(f"{source} is not a token store", "make one of it first: leave out --to")
     with progress_bar("convert", quiet=json) as progress:
-        if is_store:
+        if isinstance(source, Url) or is_store:
             store = Store(source)
             if to == "store":
                 gather(out, [(store, np.arange(len(store)))], codec, progress=progress)
             elif to == "seit":
-                write_seit(store, out, name or source.stem, progress)
+                write_seit(store, out, name or Path(source).stem, progress)
             else:
                 write_npy(store, out, progress)
         elif source.suffix == ".npy":

@@ -7,6 +7,7 @@ from tilework.cli.output import show
 
 EXTRAS = {
     "demo": "skimage",
+    "gs": "gcsfs",
     "hub": "huggingface_hub",
     "onnx": "onnx",
     "parquet": "pyarrow",

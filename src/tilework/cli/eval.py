@@ -7,14 +7,14 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Device, Json, OptionalPath
+from tilework.cli.arguments import Data, Device, Json, OptionalPath
 from tilework.cli.output import show
 
 
 def evaluate(
     run: Annotated[Positional[Path], arg(metavar="RUN")],
     /,
-    data: Path,
+    data: Data,
     tokenizer: OptionalPath = None,
     device: Device = "auto",
     json: Json = False,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Device, Json, OptionalPath
+from tilework.cli.arguments import Data, Device, Json, OptionalPath
 from tilework.cli.output import show
 
 
@@ -15,7 +15,7 @@ def explain(
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN ...")],
     /,
     *,
-    data: tuple[Path, ...],
+    data: tuple[Data, ...],
     out: Path,
     method: Literal["relevance", "rollout", "gradient"] = "relevance",
     tokenizer: OptionalPath = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Json, OptionalPath
+from tilework.cli.arguments import Json, OptionalData
 from tilework.cli.output import show
 
 Onnx = Annotated[bool, arg(help="Write an ONNX graph too, from raw input to logits.", help_behavior_hint="")]
@@ -18,7 +18,7 @@ def export(
     /,
     out: Path,
     onnx: Onnx = False,
-    data: OptionalPath = None,
+    data: OptionalData = None,
     json: Json = False,
 ) -> None:
     """Write the model of a run for inference, without what only training needs.

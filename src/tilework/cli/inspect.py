@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tilework.cli.arguments import Json, OptionalPath, StorePath
 from tilework.cli.output import show
+
+if TYPE_CHECKING:
+    from tilework.core.place import Place
+    from tilework.store import Store
 
 
 def inspect(
@@ -17,8 +22,11 @@ def inspect(
 ) -> None:
     """Show what is in a token store, in figures and as a picture.
 
+    Of a store behind a URL no shards are fetched, and so its codes are not counted; a picture fetches those it shows.
+
     Try:
       tilework inspect train.tok
+      tilework inspect https://host/train.tok
       tilework inspect train.tok --tokenizer tokenizer --picture samples.png
 
     Args:
@@ -27,11 +35,11 @@ def inspect(
     """
     import numpy as np
 
+    from tilework.core.place import Url
     from tilework.store import Store
 
     tokens = Store(store)
-    counts = tokens.histogram()
-    p = counts[counts > 0] / counts.sum()
+    counted = {} if isinstance(store, Url) else _count(tokens)
     sizes, balance = tokens.sizes, np.bincount(tokens.column("label"), minlength=len(tokens.classes))
     manifest = tokens.manifest
     values = {
@@ -39,7 +47,6 @@ def inspect(
         "images": len(tokens),
         "grid": list(tokens.grid),
         "codes": tokens.vocabulary,
-        "codes_used": int((counts > 0).sum()),
         "codes_of_the_tokenizer": manifest.tokenizer_codes,
         "views": tokens.views,
         "columns": {column.name: column.kind for column in manifest.columns},
@@ -47,8 +54,7 @@ def inspect(
         "bytes": sum(sizes.values()),
         "bytes_per_image": sum(sizes.values()) / len(tokens),
         "parts": sizes,
-        "entropy_bits_per_token": float(-(p * np.log2(p)).sum()),
-        "entropy_bytes_per_image": float(-(p * np.log2(p)).sum()) * manifest.length / 8,
+        **counted,
         "classes": len(tokens.classes),
         "images_per_class": {n: int(c) for n, c in zip(tokens.classes, balance, strict=True)},
         "tokenizer": manifest.tokenizer,
@@ -64,7 +70,21 @@ def inspect(
     show(values, json)
 
 
-def _draw(store: Path, tokenizer: Path | None, picture: Path) -> None:
+def _count(tokens: Store) -> dict[str, float]:
+    """What every code has to be read for."""
+    import numpy as np
+
+    counts = tokens.histogram()
+    p = counts[counts > 0] / counts.sum()
+    bits = float(-(p * np.log2(p)).sum())
+    return {
+        "codes_used": int((counts > 0).sum()),
+        "entropy_bits_per_token": bits,
+        "entropy_bytes_per_image": bits * tokens.manifest.length / 8,
+    }
+
+
+def _draw(store: Place, tokenizer: Path | None, picture: Path) -> None:
     import numpy as np
 
     from tilework.core.errors import InputError

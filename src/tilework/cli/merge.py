@@ -7,12 +7,12 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Json
+from tilework.cli.arguments import Data, Json
 from tilework.cli.output import progress_bar, show
 
 
 def merge(
-    stores: Annotated[Positional[tuple[Path, ...]], arg(metavar="STORE")],
+    stores: Annotated[Positional[tuple[Data, ...]], arg(metavar="STORE")],
     /,
     out: Path,
     codec: str = "",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Device, Json
+from tilework.cli.arguments import Data, Device, Json
 from tilework.cli.output import show
 
 
@@ -15,8 +15,8 @@ def probe(
     run: Annotated[Positional[Path], arg(metavar="RUN")],
     /,
     *,
-    data: Path,
-    val: Path,
+    data: Data,
+    val: Data,
     neighbours: int = 20,
     device: Device = "auto",
     json: Json = False,

@@ -7,14 +7,14 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Json, OptionalPath
+from tilework.cli.arguments import Json, OptionalData
 from tilework.cli.output import progress_bar, show
 
 
 def seal(
     out: Annotated[Positional[Path], arg(metavar="STORE")],
     /,
-    like: OptionalPath = None,
+    like: OptionalData = None,
     codec: str = "auto",
     max_broken: float = 0.05,
     json: Json = False,

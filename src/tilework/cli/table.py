@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Device, DryRun, Json, OptionalPath
+from tilework.cli.arguments import Data, Device, DryRun, Json, OptionalPath
 from tilework.cli.output import show
 
 
@@ -15,8 +15,8 @@ def table(
     rows: Annotated[Positional[tuple[str, ...]], arg(metavar="ROW ...")],
     /,
     *,
-    data: Path,
-    val: Path,
+    data: Data,
+    val: Data,
     out: Path,
     settings: Annotated[tuple[str, ...], arg(metavar="SETTING ...")] = (),
     tokenizer: OptionalPath = None,

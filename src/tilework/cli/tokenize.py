@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from tilework.cli.arguments import Device, DryRun, Images, Json, OptionalPath
+from tilework.cli.arguments import Device, DryRun, Images, Json, OptionalData, OptionalPath
 from tilework.cli.output import progress_bar, show
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def tokenize(
     /,
     tokenizer: Path,
     out: Path,
-    like: OptionalPath = None,
+    like: OptionalData = None,
     labels: OptionalPath = None,
     views: int = 1,
     area: tuple[float, float] = (0.35, 1.0),

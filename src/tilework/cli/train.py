@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Device, DryRun, Json, OptionalPath, Settings
+from tilework.cli.arguments import Data, Device, DryRun, Json, OptionalPath, Settings
 from tilework.cli.output import show
 
 
@@ -17,8 +17,8 @@ def train(
     settings: Settings = (),
     /,
     *,
-    data: tuple[Path, ...],
-    val: tuple[Path, ...] = (),
+    data: tuple[Data, ...],
+    val: tuple[Data, ...] = (),
     out: Path,
     start: OptionalPath = None,
     tokenizer: OptionalPath = None,
@@ -37,11 +37,12 @@ def train(
       tilework train seit_tokens_cpu --start runs/token --data flowers.tok --val flowers-val.tok --out runs/flowers
       tilework train seit_to_pixels_cpu --data train.tok photos/train --val none photos/val --out runs/chain
       tilework train seit_to_pixels_cpu links.0.run.fit.steps=600 --data train.tok photos/train --out runs/short
+      tilework train demo_token --data https://host/train.tok --val https://host/val.tok --out runs/remote
       torchrun --nproc-per-node 2 -m tilework train demo_token --data train.tok --val val.tok --out runs/two
 
     Args:
         recipe: Name of a recipe or a chain; see 'tilework recipes'.
-        data: Token store or image folder to train on; for a chain one for each of its links.
+        data: Token store (a path or URL) or image folder to train on; for a chain one for each of its links.
         val: Token store or image folder to evaluate on; for a chain one for each link, 'none' for no evaluation.
         out: Directory of the run: settings, log, checkpoints, results.
         start: Run or checkpoint file (timm's ViT and DeiT too) whose weights to begin with.

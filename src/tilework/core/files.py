@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import google_crc32c
 
@@ -29,10 +29,15 @@ def crc32c(data: bytes | memoryview) -> int:
 
 def sha256(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(1 << 18):  # stays in the cache
-            digest.update(chunk)
+        return sha256_of(file)
+
+
+def sha256_of(file: BinaryIO) -> str:
+    """SHA-256 of what is left of an open file, in hexadecimal."""
+    digest = hashlib.sha256()
+    while chunk := file.read(1 << 18):  # stays in the cache
+        digest.update(chunk)
     return digest.hexdigest()
 
 
@@ -97,8 +102,11 @@ def new_directory(path: Path, replace: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """A directory that no other process may hold at the same time; the lock goes with the process."""
+def locked(path: Path, wait: bool = False) -> Iterator[None]:
+    """A directory that no other process may hold at the same time; the lock goes with the process.
+
+    wait: until it is free, instead of refusing one that is not.
+    """
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError as error:
@@ -106,11 +114,14 @@ def locked(path: Path) -> Iterator[None]:
     try:
         try:
             if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
             raise InUseError(f"{path} is in use by another process", "wait for it to end") from error
         yield
     finally:
+        if fcntl is not None:
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)  # a process forked meanwhile has the handle too
         os.close(handle)
 
 

@@ -18,6 +18,7 @@ from tilework.core.batch import Batch, Mix
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError
 from tilework.core.files import new_directory, write, write_json
+from tilework.core.place import Place
 from tilework.core.rng import Draws
 from tilework.evaluation.mixing_ratio import MixingRatios, mixing_ratios
 from tilework.experiments.explain import Explained
@@ -29,7 +30,7 @@ SEED, PAIRS, PART = 3, 256, 64  # pairs that the figures in results.json are of,
 
 
 def align_views(
-    run: Path, data: Path, out: Path, tokenizer: Path | None = None, count: int = 8, device: str = "auto"
+    run: Path, data: Place, out: Path, tokenizer: Path | None = None, count: int = 8, device: str = "auto"
 ) -> dict[str, Any]:
     """Write pictures of mixtures, label maps and ratios over layers; returns what is in results.json."""
     place = pick_device(device)

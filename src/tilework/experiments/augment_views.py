@@ -24,6 +24,7 @@ from tilework.core.batch import Batch, Mix
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import new_directory, write, write_json
+from tilework.core.place import Place
 from tilework.core.rng import Draws
 from tilework.data import ImageSource, TokenSource
 from tilework.evaluation import linear_accuracy
@@ -103,7 +104,7 @@ class Views:
 
 @torch.inference_mode()
 def augment_views(
-    data: Path,
+    data: Place,
     tokenizer: Path,
     adapter: Path,
     out: Path,

@@ -20,6 +20,7 @@ from tilework.core.batch import Mix
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import write
+from tilework.core.place import Place
 from tilework.core.rng import Draws
 from tilework.data import Source
 from tilework.evaluation.relevance import gradient, relevance, rollout
@@ -45,7 +46,7 @@ class Explained:
     crop: tuple[int, int] | None  # of the evaluation pipeline
 
     @staticmethod
-    def open(path: Path, data: Path, device: torch.device) -> Explained:
+    def open(path: Path, data: Place, device: torch.device) -> Explained:
         """A run and the data to look at."""
         place = run_place(path)
         run, spec, model = load_run(place)
@@ -102,7 +103,7 @@ class Explained:
 
 def explain(
     runs: Sequence[Path],
-    data: Sequence[Path],
+    data: Sequence[Place],
     out: Path,
     method: Method = "relevance",
     tokenizer: Path | None = None,

@@ -17,6 +17,7 @@ from typing import Any
 from tilework.core.config import encode
 from tilework.core.errors import InUseError, OutputError
 from tilework.core.files import is_free, locked, make_directory, write_json
+from tilework.core.place import Place
 from tilework.experiments.statistics import paired_difference, pooled_deviation, resolvable
 from tilework.recipes import Chain, Link, Run, train, train_chain
 from tilework.recipes.trained import RESULTS
@@ -32,8 +33,8 @@ class Trial:
     row: str
     seed: int
     run: Run | Chain
-    data: tuple[Path, ...]
-    val: tuple[Path | None, ...]
+    data: tuple[Place, ...]
+    val: tuple[Place | None, ...]
     start: Path | None = None  # run or checkpoint to begin with
 
     @property

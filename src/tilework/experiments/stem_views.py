@@ -18,6 +18,7 @@ from tilework.augment import Augment, CentreCrop, Embed, Normalise, apply_all
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import new_directory, write, write_json
+from tilework.core.place import Place
 from tilework.core.rng import Draws
 from tilework.data import Source, TokenSource
 from tilework.data.part import Part
@@ -34,8 +35,8 @@ from tilework.report.stem_figures import layout_pictures, stem_bars
 
 
 def stem_views(
-    data: Path,
-    val: Path,
+    data: Place,
+    val: Place,
     out: Path,
     stems: Sequence[str] = (),
     runs: Sequence[Path] = (),
@@ -86,8 +87,8 @@ Parts = tuple[Stem, Source, Source, tuple[tuple[Augment, ...], tuple[Augment, ..
 
 
 def _opened(
-    data: Path,
-    val: Path,
+    data: Place,
+    val: Place,
     size: tuple[int, int],
     broken: float,
     samples: int,
@@ -101,7 +102,7 @@ def _opened(
 
 
 def _random(
-    name: str, data: Path, val: Path, width: int, size: tuple[int, int], samples: int, device: torch.device
+    name: str, data: Place, val: Place, width: int, size: tuple[int, int], samples: int, device: torch.device
 ) -> Parts:
     """A named stem as it is drawn, and what it is given."""
     train, judge = _opened(data, val, size, 0.05, samples)
@@ -119,7 +120,7 @@ def _random(
     return stem, train, judge, bound
 
 
-def _of_run(path: Path, data: Path, val: Path, samples: int, device: torch.device) -> Parts:
+def _of_run(path: Path, data: Place, val: Place, samples: int, device: torch.device) -> Parts:
     """The stem of a run as it was trained, and what the run gives it."""
     path = run_place(path)
     run, spec, model = load_run(path)

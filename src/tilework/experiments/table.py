@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tilework.core.config import resolve
-from tilework.core.errors import ConfigError, InputError
+from tilework.core.errors import ConfigError
 from tilework.core.files import make_directory, write, write_json
+from tilework.core.place import Place
 from tilework.core.registry import nearest
 from tilework.experiments.runner import (
     Outcome,
@@ -29,6 +30,7 @@ from tilework.experiments.runner import (
 )
 from tilework.experiments.statistics import pooled_deviation, resolvable
 from tilework.recipes import Chain, Link, Run, chains, check_links, equip, equip_chain, plan, recipes
+from tilework.recipes.build import check_there
 from tilework.train.log import counted, notice
 
 RESULTS, TABLE = "results.json", "table.md"
@@ -54,8 +56,8 @@ class Table:
     """One table in one directory; what is done is not done again."""
 
     lines: Sequence[str]
-    data: Path
-    val: Path
+    data: Place
+    val: Place
     out: Path
     settings: Sequence[str] = ()  # over every run; of chains, over the last link
     tokenizer: Path | None = None
@@ -82,8 +84,7 @@ class Table:
         if len({row.name for row in rows}) < len(rows) or not rows:
             raise ConfigError("a row is named twice, or there is none", "write 'NAME: RECIPE SETTING ...' for each")
         for path in (self.data, self.val):
-            if not path.exists():
-                raise InputError(f"no such data: {path}", "give a token store or a folder of images")
+            check_there(path)
         if len({Trial(row.name, 0, row.run, (), ()).place for row in rows}) < len(rows):
             raise ConfigError("two rows differ in signs only", "choose names that make different directories")
         for row in rows:
@@ -138,7 +139,7 @@ class Table:
             raise ConfigError(f"unknown recipe '{recipe}'", nearest(recipe, [*recipes, *chains]))
         return Row(name if colon else recipe, run, Path(starts[-1]) if starts else None, int(seeds))
 
-    def _judges(self, row: Row) -> tuple[Path | None, ...]:
+    def _judges(self, row: Row) -> tuple[Place | None, ...]:
         return (*([None] * (row.links - 1)), self.val)
 
     def _minutes(self, row: Row) -> float:
@@ -146,7 +147,7 @@ class Table:
         start = row.start if len(runs) == 1 else None
         return float(sum(plan(run, self.data, None, self.device, start)["estimated_minutes"] for run in runs))
 
-    def _places(self) -> dict[str, Path | None]:
+    def _places(self) -> dict[str, Place | None]:
         return {"data": self.data, "val": self.val, "tokenizer": self.tokenizer, "adapter": self.adapter}
 
     def _promise(self) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from tilework.augment import Augment, CentreCrop, Normalise
 from tilework.core.errors import ConfigError, InputError, OutputError
+from tilework.core.place import Place
 from tilework.data.images import ImageFolder
 from tilework.data.label_maps import COLUMN, MapsCard, write_maps
 from tilework.evaluation.annotate import Annotator, annotate, match_classes
@@ -63,12 +64,14 @@ def annotate_images(
     size: int,
     top: int,
     out: Path | None,
-    store: Path | None,
+    store: Place | None,
     device: torch.device,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Write label maps into a directory, a store of the same images, or both; returns what there is to tell."""
     known = None if store is None else Store(store)
+    if known is not None:
+        known.check_writable()
     there = () if known is None else tuple(column.name for column in known.manifest.columns)
     if taken := next((column for column in there if column.startswith(COLUMN)), None):
         raise OutputError(f"{store} has a column '{taken}'", "it was annotated before")

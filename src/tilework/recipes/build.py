@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tilework.augment import Augment, apply_all, check_chain
 from tilework.core.batch import Stage
 from tilework.core.errors import ConfigError, InputError
+from tilework.core.place import Place, Url
 from tilework.core.rng import Draws
 from tilework.data import ImageFolder, ImageSource, Source, TokenSource
 from tilework.data.part import part_of
@@ -35,13 +36,19 @@ class DataSpec:
     stored: tuple[int, int] | None = None  # grid before the evaluation pipeline
 
 
-def is_store(path: Path) -> bool:
-    """Whether a path is meant as a token store rather than as a folder of images."""
-    return (path / "manifest.json").exists() or path.suffix == ".tok"
+def check_there(path: Place) -> None:
+    """Refuse a path where there is nothing; what is behind a URL is seen when it is opened."""
+    if isinstance(path, Path) and not path.exists():
+        raise InputError(f"no such data: {path}", "give a token store or a folder of images")
+
+
+def is_store(path: Place) -> bool:
+    """Whether a path or URL is meant as a token store rather than as a folder of images."""
+    return isinstance(path, Url) or (path / "manifest.json").exists() or path.suffix == ".tok"
 
 
 def open_source(
-    path: Path,
+    path: Place,
     size: tuple[int, int],
     max_broken: float,
     classes: tuple[str, ...] | None = None,
@@ -49,9 +56,8 @@ def open_source(
     samples: int = 0,
 ) -> Source:
     """A token store or a folder of images, whichever is there. samples: of the images, drawn at random; 0: all."""
-    if not path.exists():
-        raise InputError(f"no such data: {path}", "give a token store or a folder of images")
-    if is_store(path):
+    check_there(path)
+    if isinstance(path, Url) or is_store(path):
         return TokenSource(Store(path), classes)
     bar: list[Bar] = []
 
@@ -108,7 +114,7 @@ def build_objective(run: Run, model: nn.Module, codebook: Tensor | None = None) 
 
 
 def check_data(
-    run: Run, source: Source, judge: Source | None, data: Path, val: Path | None
+    run: Run, source: Source, judge: Source | None, data: Place, val: Place | None
 ) -> tuple[DataSpec, nn.Module]:
     """Refuse data that do not fit a run or each other; returns what the data are like and a fresh network."""
     run.objective.check(source.classes, run.fit.total_steps(len(source)))

@@ -12,9 +12,10 @@ from tilework.core.config import encode, read_yaml, to_yaml
 from tilework.core.distributed import world
 from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.core.files import is_free, make_directory, write, write_json
+from tilework.core.place import Place, Url
 from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
 from tilework.models import Model
-from tilework.recipes.build import check_data, is_store
+from tilework.recipes.build import check_data, check_there, is_store
 from tilework.recipes.codes import Codes
 from tilework.recipes.job import check_maps, train_in
 from tilework.recipes.run import Chain
@@ -34,8 +35,8 @@ def places(chain: Chain, out: Path) -> list[Path]:
 
 def train_chain(
     chain: Chain,
-    data: Sequence[Path],
-    val: Sequence[Path | None],
+    data: Sequence[Place],
+    val: Sequence[Place | None],
     out: Path,
     device: str = "auto",
     title: str = "train",
@@ -73,7 +74,7 @@ def _claim(chain: Chain, out: Path) -> None:
         before = where
 
 
-def check_links(chain: Chain, data: Sequence[Path], val: Sequence[Path | None], start: Path | None) -> None:
+def check_links(chain: Chain, data: Sequence[Place], val: Sequence[Place | None], start: Path | None) -> None:
     """Refuse, before the first step, data that do not fit their links and links that do not fit each other."""
     if not len(chain.links) == len(data) == len(val):
         raise ConfigError(
@@ -97,11 +98,10 @@ def check_links(chain: Chain, data: Sequence[Path], val: Sequence[Path | None], 
         before = Start(Path(link.name), model.state_dict(), source.classes, model.grid, codes)
 
 
-def _glance(path: Path, size: tuple[int, int], classes: tuple[str, ...] | None = None) -> Source:
+def _glance(path: Place, size: tuple[int, int], classes: tuple[str, ...] | None = None) -> Source:
     """The data at a path; the images of a folder are counted, not read."""
-    if not path.exists():
-        raise InputError(f"no such data: {path}", "give a token store or a folder of images")
-    if is_store(path):
+    check_there(path)
+    if isinstance(path, Url) or is_store(path):
         return TokenSource(Store(path), classes)
     folder = ImageFolder.open(path, classes)
     return ImageSource(folder, size, _kept=np.broadcast_to(np.uint8(0), (len(folder), 3, *size)))

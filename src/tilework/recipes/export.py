@@ -24,6 +24,8 @@ from tilework.core.batch import Batch, Stage, Target
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, MachineError, OutputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
+from tilework.core.place import Place
+from tilework.core.place import place as place_of
 from tilework.core.rng import Draws
 from tilework.models import Model, ModelConfig
 from tilework.recipes.build import DataSpec, data_spec, open_source
@@ -123,7 +125,7 @@ def export_run(path: Path | str, out: Path | str, onnx: bool = False, data: Path
         raise InputError(f"{path} was trained without labels", "train a classifier from it with --start")
     codes = Codes.read(path, spec.codebook) if spec.codebook else None
     whole = _Whole(model, _bound(run.evaluation, codes)).eval()
-    x = _samples(run, spec, codes, None if data is None else Path(data))
+    x = _samples(run, spec, codes, None if data is None else place_of(data))
     with torch.inference_mode():
         logits = whole(x)
     with new_directory(out) as place:
@@ -228,7 +230,7 @@ def _bound(augments: Sequence[Augment], codes: Codes | None) -> tuple[Augment, .
     return tuple(a.bind(None) if codes is None else a.bind(codes.codebook, codes.table) for a in augments)
 
 
-def _samples(run: Run, spec: DataSpec, codes: Codes | None, data: Path | None) -> Tensor:
+def _samples(run: Run, spec: DataSpec, codes: Codes | None, data: Place | None) -> Tensor:
     """Raw input: ids (B, H, W) int64, or pixels (B, 3, H, W) uint8; random but the same every time without data."""
     if data is not None:
         source = open_source(data, run.size, run.max_broken, spec.classes, quiet=True)

@@ -18,6 +18,8 @@ from tilework.core.config import Plain, encode, read_yaml, to_yaml
 from tilework.core.distributed import World, world
 from tilework.core.errors import ConfigError, DamageError, OutputError
 from tilework.core.files import is_free, locked, make_directory, write, write_json
+from tilework.core.place import Place, Url
+from tilework.core.place import place as place_of
 from tilework.core.rng import Draws
 from tilework.data import ImageSource, Part, Source, TokenSource
 from tilework.data.label_maps import Labelled, LabelMaps
@@ -36,8 +38,8 @@ from tilework.train.log import counted, notice
 
 def prepare(
     run: Run,
-    data: Path,
-    val: Path | None,
+    data: Place,
+    val: Place | None,
     out: Path,
     place: World,
     title: str,
@@ -112,17 +114,17 @@ def _draw_some(
     return draw
 
 
-def check_maps(run: Run, data: Path) -> bool:
+def check_maps(run: Run, data: Place) -> bool:
     """Whether a run needs label maps; refuses one that lacks them, before the data are read."""
     needed = any(one.columns for one in (run.objective, *(extra.objective for extra in run.extra)))
     if run.maps and not needed:
         raise ConfigError("no objective of this recipe takes label maps", "leave --maps out")
-    if needed and data.exists():
+    if needed and (isinstance(data, Url) or data.exists()):
         _maps(run, data)
     return needed
 
 
-def _maps(run: Run, data: Path) -> LabelMaps:
+def _maps(run: Run, data: Place) -> LabelMaps:
     """Label maps of a directory, or of the store itself."""
     if run.maps:
         return LabelMaps.open(Path(run.maps))
@@ -165,12 +167,12 @@ def train(
     start: a run or a checkpoint file whose weights to begin with.
     """
     with world(device) as place:
-        judge, begin = (Path(path) if path else None for path in (val, start))
-        return train_in(place, run, Path(data), judge, begin, Path(out), title, quiet)
+        judge, begin = place_of(val) if val else None, Path(start) if start else None
+        return train_in(place, run, place_of(data), judge, begin, Path(out), title, quiet)
 
 
 def train_in(
-    place: World, run: Run, data: Path, val: Path | None, start: Path | None, out: Path, title: str, quiet: bool
+    place: World, run: Run, data: Place, val: Place | None, start: Path | None, out: Path, title: str, quiet: bool
 ) -> Result:
     """`train` among processes that know each other already."""
     job = prepare(run, data, val, out, place, title, quiet, start)
@@ -192,7 +194,7 @@ def _same_codes(path: Path, expected: str) -> bool:
         return False
 
 
-def plan(run: Run, data: Path, val: Path | None, device: str, start: Path | None = None) -> Plain:
+def plan(run: Run, data: Place, val: Place | None, device: str, start: Path | None = None) -> Plain:
     """What a run would do and cost, measured on a few steps; leaves nothing behind."""
     with TemporaryDirectory() as folder, world(device) as place:
         job = prepare(run, data, val, Path(folder) / "run", place, "plan", quiet=True, start=start)

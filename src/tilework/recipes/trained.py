@@ -13,6 +13,7 @@ from tilework.augment.adapter import check_codes
 from tilework.core.config import Plain, decode, read_yaml
 from tilework.core.distributed import pick_device
 from tilework.core.errors import DamageError, InputError
+from tilework.core.place import place as place_of
 from tilework.data import ImageFolder, ImageSource, Source, TokenSource
 from tilework.evaluation import Classification, classify, features, knn_accuracy, linear_accuracy
 from tilework.models import Model
@@ -84,12 +85,12 @@ def evaluate_run(
     path: Path | str, data: Path | str, tokenizer: Path | str | None = None, device: str = "auto"
 ) -> Classification:
     """Accuracy and confusion of a trained run on a store or a folder; images are tokenized if the run needs it."""
-    place, path, data = pick_device(device), run_place(Path(path)), Path(data)
+    place, path, data = pick_device(device), run_place(Path(path)), place_of(data)
     run, spec, model = load_run(path)
     if not isinstance(model, Model) or not run.objective.labels:
         raise InputError(f"{path} trained no classifier", "give a classifier's run, or use 'tilework probe'")
     source = open_source(data, run.size, run.max_broken, quiet=True)
-    if spec.stage == "ids" and isinstance(source, ImageSource):
+    if spec.stage == "ids" and isinstance(source, ImageSource) and isinstance(data, Path):
         if tokenizer is None:
             raise InputError(f"{path} was trained on tokens, {data} holds images", "add --tokenizer, or tokenize them")
         with TemporaryDirectory() as folder:
@@ -111,8 +112,8 @@ def probe_run(
     run, spec, model = load_run(path)
     if not isinstance(model, Model):
         raise InputError(f"{path} trained a {type(model).__name__}", "give the run of a classifier or an encoder")
-    source = open_source(Path(data), run.size, run.max_broken, quiet=True)
-    judge = open_source(Path(val), run.size, run.max_broken, source.classes, quiet=True)
+    source = open_source(place_of(data), run.size, run.max_broken, quiet=True)
+    judge = open_source(place_of(val), run.size, run.max_broken, source.classes, quiet=True)
     codes = run_codes(path, run, spec)
     steps = (*run.evaluation, *run.objective.inlet())
     found = []

@@ -18,7 +18,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from tilework.core.errors import DamageError, InputError
-from tilework.store.shard import ShardEntry, Shards, write_shards
+from tilework.store.shard import Files, ShardEntry, Shards, write_shards
 
 Kind = Literal["array", "text", "bytes", "ragged"]
 Values = np.ndarray | Sequence[Any]  # numbers; or texts, byte strings, or arrays of one type and form
@@ -151,7 +151,7 @@ def write_column(root: Path, entry: ColumnEntry, values: Iterable[Values]) -> Co
 class RecordColumn(Sequence[Any]):
     """Byte strings or arrays of varying length, each read when asked for and checked."""
 
-    def __init__(self, root: Path, entry: ColumnEntry) -> None:
+    def __init__(self, root: Path | Files, entry: ColumnEntry) -> None:
         self._entry = entry
         self._shards = Shards(root, entry.shards)
 

@@ -77,10 +77,19 @@ def read(root: Path) -> Manifest:
     if path.stat().st_size > LARGEST:
         raise DamageError(f"{path} is larger than a manifest can be", "restore it")
     try:
-        text = json.loads(path.read_bytes())
+        return parse(path.read_bytes(), str(root))
+    except OSError as error:
+        raise DamageError(f"{path} cannot be read", f"restore it ({error})") from error
+
+
+def parse(data: bytes, root: str) -> Manifest:
+    """The manifest of the store at a path or URL, from its bytes."""
+    path = f"{root}/{NAME}"
+    try:
+        text = json.loads(data)
         text = text if isinstance(text, dict) else {}
         digest = _hash({key: value for key, value in text.items() if key not in ("format", "version", "seal")})
-    except (OSError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise DamageError(f"{path} is not JSON", f"restore it ({error})") from error
     if text.pop("format", None) != FORMAT:
         raise DamageError(f"{path} is not the manifest of a token store", "restore it")
@@ -92,12 +101,13 @@ def read(root: Path) -> Manifest:
         manifest: Manifest = decode(Manifest, text)
     except (ConfigError, RecursionError) as error:
         raise DamageError(f"{path} is malformed", str(error)) from error
-    _check(path, manifest)
+    _check(root, manifest)
     return manifest
 
 
-def _check(path: Path, manifest: Manifest) -> None:
+def _check(root: str, manifest: Manifest) -> None:
     """Sizes within reason, before anything is allocated by them; shards that add up; files below the root."""
+    path = f"{root}/{NAME}"
     columns = manifest.columns
     rows = [manifest.shards, *(column.shards for column in columns if column.kind in ("bytes", "ragged"))]
     sizes = [*manifest.grid, manifest.vocabulary, manifest.views, *(shard.records for row in rows for shard in row)]
@@ -120,7 +130,7 @@ def _check(path: Path, manifest: Manifest) -> None:
         raise DamageError(f"{path} is malformed", "it names files that are not its own")
     for row, count in zip(rows, [manifest.images * manifest.views, *(len(rows) - 1) * [manifest.images]], strict=True):
         if sum(shard.records for shard in row) != count:
-            raise DamageError(f"the shards of {path.parent} do not add up to {count} records", "restore the manifest")
+            raise DamageError(f"the shards of {root} do not add up to {count} records", "restore the manifest")
 
 
 def _hash(body: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from os import cpu_count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -20,24 +20,29 @@ from safetensors.numpy import load
 
 from tilework.core.errors import DamageError, InputError, OutputError, TileworkError
 from tilework.core.files import locked, sha256, write
+from tilework.core.place import Url, place
 from tilework.store.codec import codecs
 from tilework.store.columns import RecordColumn, Values, entry_of, pack_column, unpack_column, write_column
 from tilework.store.manifest import NAME, Manifest, read, write_manifest
 from tilework.store.shard import Shards
 from tilework.store.synonyms import nearest_codes
 
+if TYPE_CHECKING:
+    from tilework.store.remote import Remote
+
 
 class Store:
-    """A token store. Shards are mapped when first needed, in each process for itself."""
+    """A token store, by its path or URL. Shards are mapped when first needed, in each process for itself."""
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        self.manifest: Manifest = read(self.path)
+        self.path = place(path)
+        self._remote = _remote(self.path) if isinstance(self.path, Url) else None
+        self.manifest: Manifest = self._remote.manifest if self._remote else read(self._directory)
         self.grid = self.manifest.grid
         self.views = self.manifest.views
         self.classes = self.manifest.classes
         self.vocabulary = self.manifest.vocabulary
-        self._shards = Shards(self.path, self.manifest.shards)
+        self._shards = Shards(self._remote or self._directory, self.manifest.shards)
         tables = self._checked("tables.safetensors", load) if "tables.safetensors" in self.manifest.files else {}
         self._codec = codecs[self.manifest.codec].load(tables, self.manifest.length, self.vocabulary, self.grid[-1])
 
@@ -118,7 +123,7 @@ class Store:
             names = ", ".join(entry.name for entry in self.manifest.columns)
             raise InputError(f"{self.path} has no column '{name}'", f"it has {names}")
         if entry.kind in ("bytes", "ragged"):
-            return RecordColumn(self.path, entry)
+            return RecordColumn(self._remote or self._directory, entry)
         values = self._checked(entry.file, lambda data: unpack_column(data, entry.kind))
         if len(values) != len(self):
             raise DamageError(f"column '{name}' of {self.path} has {len(values)} values", "restore it")
@@ -129,33 +134,35 @@ class Store:
         entry = entry_of(name, values)
         if len(values) != len(self):
             raise InputError(f"{len(values)} values of column '{name}' for {len(self)} images", "give one each")
-        with locked(self.path):
-            current = read(self.path)
+        root = self._directory
+        with locked(root):
+            current = read(root)
             if name in (other.name for other in current.columns):
-                raise OutputError(f"{self.path} has a column '{name}'", "choose another name")
-            self._clear(name)
+                raise OutputError(f"{root} has a column '{name}'", "choose another name")
+            _clear(root, name)
             if entry.kind in ("bytes", "ragged"):
-                entry = write_column(self.path, entry, [values])
+                entry = write_column(root, entry, [values])
             else:
-                write(self.path / entry.file, pack_column(values))
-            write_manifest(self.path, replace(current, columns=(*current.columns, entry)))
-            self.manifest = read(self.path)
+                write(root / entry.file, pack_column(values))
+            write_manifest(root, replace(current, columns=(*current.columns, entry)))
+            self.manifest = read(root)
 
-    def _clear(self, name: str) -> None:
-        """Remove what a process left that was killed while it added a column."""
-        try:
-            for left in (*self.path.glob(".*.tmp"), *(self.path / "columns").rglob(".*.tmp")):
-                left.unlink()
-            (self.path / f"columns/{name}.safetensors").unlink(missing_ok=True)
-            if (self.path / f"columns/{name}").is_dir():
-                shutil.rmtree(self.path / f"columns/{name}")
-        except OSError as error:
-            raise OutputError(f"cannot write {self.path}", str(error)) from error
+    def check_writable(self) -> None:
+        """Refuse a store that cannot be changed from here."""
+        _ = self._directory
+
+    @property
+    def _directory(self) -> Path:
+        """The directory of the store on this machine."""
+        if isinstance(self.path, Url):
+            raise OutputError(f"{self.path} can only be read", "copy the store to this machine and change the copy")
+        return self.path
 
     @property
     def sizes(self) -> dict[str, int]:
         """Bytes of each part of the store."""
-        parts = {"tokens": 0, "codebook": 0, "columns": 0, "manifest": (self.path / NAME).stat().st_size}
+        manifest = self._remote.manifest_bytes if self._remote else (self._directory / NAME).stat().st_size
+        parts = {"tokens": 0, "codebook": 0, "columns": 0, "manifest": manifest}
         for name, file in self.manifest.files.items():
             kind = {"shards": "tokens", "tables.safetensors": "tokens", "columns": "columns"}.get(name.split("/")[0])
             parts[kind or "codebook"] += file.bytes
@@ -176,10 +183,9 @@ class Store:
         """Check every file against its hash and every record against its checksum; returns what is wrong, a line each.
 
         deep: decode every record, not some of them, which finds mistakes of the writer; threads: 0 for all cores.
+        Of a store behind a URL every file is fetched into the cache; files that it does not name are not looked for.
         """
-        known = {NAME, *self.manifest.files}
-        found = {path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file()}
-        problems = [f"{name} is not in the manifest" for name in sorted(found - known)]
+        problems = [] if self._remote else [f"{name} is not in the manifest" for name in self._strangers()]
         with ThreadPoolExecutor(threads or cpu_count() or 1) as pool:
             for done, lines in enumerate(pool.map(self._verify_file, self.manifest.files), 1):
                 problems += lines
@@ -188,10 +194,21 @@ class Store:
             jobs = [(shards, number) for shards in rows for number in range(len(shards.entries))]
             for lines in pool.map(lambda job: _verify_shard(*job), jobs):
                 problems += lines
-        return problems or self._verify_contents(deep)
+        return list(dict.fromkeys(problems)) or self._verify_contents(deep)
+
+    def _strangers(self) -> list[str]:
+        """Files in the directory that the manifest does not name."""
+        root, known = self._directory, {NAME, *self.manifest.files}
+        return sorted({path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()} - known)
 
     def _verify_file(self, name: str) -> list[str]:
-        path, file = self.path / name, self.manifest.files[name]
+        if self._remote:
+            try:
+                self._remote.open(name).close()
+            except DamageError as error:
+                return [error.what]
+            return []
+        path, file = self._directory / name, self.manifest.files[name]
         try:
             if not path.is_file():
                 return [f"{name} is missing"]
@@ -235,13 +252,17 @@ class Store:
 
     def _checked(self, name: str, parse: Callable[[bytes], Any]) -> Any:
         """Contents of a small file, compared with its hash."""
-        path = self.path / name
+        path = f"{self.path}/{name}"
         try:
-            if name not in self.manifest.files or not path.is_file():
+            if self._remote:
+                with self._remote.open(name) as file:
+                    return parse(file.read())
+            local = self._directory / name
+            if name not in self.manifest.files or not local.is_file():
                 raise DamageError(f"{self.path} has no {name}", "restore it")
-            if sha256(path) != self.manifest.files[name].sha256:
+            if sha256(local) != self.manifest.files[name].sha256:
                 raise DamageError(f"{path} is damaged", "restore it")
-            return parse(path.read_bytes())
+            return parse(local.read_bytes())
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise DamageError(f"{path} cannot be read", f"restore it ({error})") from error
 
@@ -252,3 +273,21 @@ def _verify_shard(shards: Shards, number: int) -> list[str]:
     except TileworkError as error:
         return [error.what]
     return [f"record {i} of shard {shard.path.name} is damaged" for i in shard.damaged()]
+
+
+def _remote(url: Url) -> Remote:
+    from tilework.store.remote import Remote  # what the network needs takes time to import
+
+    return Remote(url)
+
+
+def _clear(root: Path, name: str) -> None:
+    """Remove what a process left that was killed while it added a column."""
+    try:
+        for left in (*root.glob(".*.tmp"), *(root / "columns").rglob(".*.tmp")):
+            left.unlink()
+        (root / f"columns/{name}.safetensors").unlink(missing_ok=True)
+        if (root / f"columns/{name}").is_dir():
+            shutil.rmtree(root / f"columns/{name}")
+    except OSError as error:
+        raise OutputError(f"cannot write {root}", str(error)) from error

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tilework.core.errors import InputError
+from tilework.core.place import Place
 from tilework.core.rng import words
 from tilework.store.columns import take_values
 from tilework.store.reader import Store
@@ -72,7 +73,7 @@ def merge(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """All images of several stores of one tokenizer; classes are matched by name."""
-    seen: dict[str, Path] = {}
+    seen: dict[str, Place] = {}
     for store in stores:
         for key in store.column("key"):
             if key in seen:

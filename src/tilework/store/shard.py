@@ -8,8 +8,10 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, Protocol
 
 import numpy as np
 
@@ -22,6 +24,7 @@ HEADER = struct.Struct("<8sIIQQII")  # magic, version, records, first image, byt
 LARGEST_RECORDS = 1 << 20
 LARGEST_BYTES = 1 << 31
 USUAL_BYTES = 1 << 28  # where a shard is closed and the next one begun
+TOGETHER = 4  # shards fetched at a time
 
 
 @dataclass(frozen=True)
@@ -87,11 +90,18 @@ def write_shards(
 class Shard:
     """An open shard, memory-mapped; sizes are checked against the file before anything is allocated."""
 
-    def __init__(self, path: Path, first: int, records: int | None = None, crc: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        first: int,
+        records: int | None = None,
+        crc: int | None = None,
+        file: BinaryIO | None = None,  # what is at the path, where it is open already
+    ) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            with file or path.open("rb") as opened:
+                self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise DamageError(f"shard {path.name} cannot be opened", f"restore it ({error})") from error
         self.data = np.frombuffer(self._map, np.uint8)
@@ -151,10 +161,17 @@ class Shard:
         return records, [i for i, record, crc in expected if crc32c(record) != crc]
 
 
+class Files(Protocol):
+    """Files that do not lie in a directory of this machine."""
+
+    def open(self, name: str) -> BinaryIO:
+        """A file by its name in the store, checked; it can be mapped."""
+
+
 class Shards:
     """Records of many shards, numbered through; each shard is mapped when first needed, in each process for itself."""
 
-    def __init__(self, root: Path, entries: tuple[ShardEntry, ...]) -> None:
+    def __init__(self, root: Path | Files, entries: tuple[ShardEntry, ...]) -> None:
         self._root, self.entries = root, entries
         self.firsts = np.cumsum([0, *(entry.records for entry in entries)])  # first record of each shard, and the end
         self._open: dict[int, Shard] = {}
@@ -164,16 +181,27 @@ class Shards:
 
     def __getitem__(self, number: int) -> Shard:
         if number not in self._open:
-            entry = self.entries[number]
-            place, first = self._root / entry.file, int(self.firsts[number])
-            self._open[number] = Shard(place, first, entry.records, entry.crc)
+            entry, root = self.entries[number], self._root
+            path, file = (
+                (root / entry.file, None) if isinstance(root, Path) else (Path(entry.file), root.open(entry.file))
+            )
+            self._open[number] = Shard(path, int(self.firsts[number]), entry.records, entry.crc, file)
         return self._open[number]
+
+    def _gather(self, numbers: list[int]) -> None:
+        """Several shards at a time, where they have to be fetched: random batches need nearly all of them at once."""
+        missing = [number for number in numbers if number not in self._open]
+        if len(missing) > 1 and not isinstance(self._root, Path):
+            with ThreadPoolExecutor(TOGETHER) as pool:
+                list(pool.map(self.__getitem__, missing))
 
     def find(self, index: np.ndarray) -> Iterator[tuple[np.ndarray, Shard, np.ndarray]]:
         """Records by shard. index: (B,); gives the places in it, a shard, and the places in that shard."""
         if index.size and not 0 <= index.min() <= index.max() < len(self):
             raise IndexError(f"records {index.min()}..{index.max()} of {len(self)}")
         owner = np.searchsorted(self.firsts, index, side="right") - 1
-        for number in np.unique(owner).tolist():
+        numbers = np.unique(owner).tolist()
+        self._gather(numbers)
+        for number in numbers:
             rows = np.flatnonzero(owner == number)
             yield rows, self[number], index[rows] - self.firsts[number]

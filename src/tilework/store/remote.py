@@ -1,0 +1,299 @@
+"""Stores behind a URL: files are fetched when first needed, checked, and kept in a cache of bounded size.
+
+TILEWORK_CACHE/ab/ab12...    a file under its SHA-256, so that no name of a manifest meets the disk. Its age is that of
+                             its last use. Any number of processes share the directory; what one has open or mapped
+                             stays whole for it when another makes room.
+
+http and https need nothing but Python; s3, gs and memory go through fsspec, without any of its caches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from http.client import HTTPException
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, BinaryIO
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
+from uuid import uuid4
+
+from tilework.core.errors import ConfigError, DamageError, InputError, InUseError, MachineError, OutputError
+from tilework.core.files import locked, make_directory, sha256_of
+from tilework.core.place import Url
+from tilework.store.manifest import LARGEST, NAME, File, parse
+from tilework.version import __version__
+
+CACHE, CACHE_BYTES = "TILEWORK_CACHE", "TILEWORK_CACHE_BYTES"  # environment variables
+USUAL_BYTES = 20_000_000_000
+ATTEMPTS = 5
+WRONG = 2  # attempts at a file that arrives whole but is not the one
+PAUSE = 0.5  # seconds after the first attempt, twice as many after each other one
+STALL = 30.0  # seconds without a byte that end an attempt
+PATIENCE, SLOWEST = 300.0, 1 << 16  # a file may take so many seconds, and one more for as many bytes
+CHUNK = 1 << 20
+RANGE = 1 << 23  # bytes of a request to a bucket
+AGAIN = (408, 425, 429)  # answers that may be better later, besides all from 500 on
+KEPT = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.[0-9a-f]{8}\.tmp")
+
+
+class _Missing(Exception):
+    """There is no such file."""
+
+
+class _Wrong(Exception):
+    """A file that is not the one the manifest names."""
+
+
+class Remote:
+    """The files of a store behind a URL. The manifest is fetched anew each time."""
+
+    def __init__(self, url: Url) -> None:
+        self.url = url
+        text = bytearray()
+
+        def attempt(begun: float) -> None:
+            text.clear()
+            for chunk in _timed(_read(self.url, NAME), begun):
+                text.extend(chunk)
+                if len(text) > LARGEST:
+                    raise DamageError(f"{url}/{NAME} is larger than a manifest can be", "restore it")
+
+        try:
+            self._try(NAME, attempt)
+        except _Missing as error:
+            raise InputError(f"{url} is not a token store", f"it has no {NAME}; check the address") from error
+        self.manifest, self.manifest_bytes = parse(bytes(text), url.rstrip("/")), len(text)
+
+    def open(self, name: str) -> BinaryIO:
+        """A file of the store, fetched if it is not in the cache, and compared with its hash."""
+        file = self.manifest.files.get(name)
+        if file is None:
+            raise DamageError(f"{self.url} has no {name}", "restore it")
+        if not re.fullmatch("[0-9a-f]{64}", file.sha256) or file.bytes < 0:
+            raise DamageError(f"the manifest of {self.url} is malformed", f"a size or hash of {name} cannot be")
+        root = cache_directory()
+        place = root / file.sha256[:2] / file.sha256
+        make_directory(place.parent)
+        try:
+            found = _cached(place, file)
+            if found is None:
+                with locked(place.parent, wait=True):  # whoever waits here finds what the first one fetched
+                    found = _cached(place, file) or self._fetch(name, file, root, place)
+            return found
+        except _Missing as error:
+            raise DamageError(f"{self.url} has no {name}", "restore it") from error
+        except OSError as error:
+            raise OutputError(f"cannot use the cache {root}", f"{error}; set {CACHE} to another place") from error
+
+    def _fetch(self, name: str, file: File, root: Path, place: Path) -> BinaryIO:
+        """Download a file beside its place, and put it there whole."""
+        aside = place.with_name(f".{place.name}.{uuid4().hex[:8]}.tmp")
+        try:
+            _reserve(root, file.bytes, aside)
+            with aside.open("r+b") as sink:
+                self._try(name, lambda begun: self._receive(name, file, sink, begun))
+            found = aside.open("rb")  # before the name can be taken away again
+            aside.replace(place)
+            return found
+        finally:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+
+    def _receive(self, name: str, file: File, sink: BinaryIO, begun: float) -> None:
+        """One attempt to download a file, never past the bytes that the manifest states."""
+        digest, count = hashlib.sha256(), 0
+        sink.seek(0)
+        for chunk in _timed(_read(self.url, name), begun):
+            count += len(chunk)
+            if count > file.bytes:
+                raise _Wrong(f"it has more than {file.bytes} bytes")
+            digest.update(chunk)
+            try:
+                sink.write(chunk)
+            except OSError as error:  # not the network's
+                raise OutputError(f"cannot write the cache {cache_directory()}", str(error)) from error
+        if count < file.bytes:
+            raise ConnectionError(f"{count} of {file.bytes} bytes")
+        if digest.hexdigest() != file.sha256:
+            raise _Wrong("it differs from its hash in the manifest")
+
+    def _try(self, name: str, attempt: Callable[[float], None]) -> None:
+        """Attempt it, again and again where that can help; attempt: takes the time when the first one began."""
+        begun, where = monotonic(), f"{self.url.rstrip('/')}/{name}"
+        for number in range(1, ATTEMPTS + 1):
+            try:
+                return attempt(begun)
+            except _Wrong as error:
+                if number >= WRONG:
+                    raise DamageError(f"{where} is damaged", f"{error}; restore it") from error
+                reason = str(error)
+            except (OSError, HTTPException) as error:
+                reason = _reason(error, where)
+                if number == ATTEMPTS or monotonic() - begun > PATIENCE:
+                    raise InputError(f"{where} cannot be read", f"{reason}, {number} times; try later") from error
+            sleep(PAUSE * 2 ** (number - 1))
+        raise AssertionError("unreachable")
+
+
+def cache_directory() -> Path:
+    """Where fetched files are kept."""
+    told = os.environ.get(CACHE)
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilework"
+    return Path(told) if told else usual
+
+
+def cache_bytes() -> int:
+    """How many bytes they may have in all."""
+    told = os.environ.get(CACHE_BYTES) or str(USUAL_BYTES)
+    if not told.isdecimal():
+        raise ConfigError(f"{CACHE_BYTES} is '{told}'", "give a number of bytes")
+    return int(told)
+
+
+def _cached(place: Path, file: File) -> BinaryIO | None:
+    """A file of the cache, if it is there and undamaged; it counts as used now."""
+    try:
+        found = place.open("rb")
+    except FileNotFoundError:
+        return None
+    if os.fstat(found.fileno()).st_size != file.bytes or sha256_of(found) != file.sha256:
+        found.close()
+        return None
+    found.seek(0)
+    with suppress(OSError):  # gone meanwhile, or another user's
+        os.utime(place)
+    return found
+
+
+def _reserve(root: Path, size: int, aside: Path) -> None:
+    """Make an empty file of a size, once there is room for it."""
+    limit, begun = cache_bytes(), monotonic()
+    if size > limit:
+        raise OutputError(f"a file of {size} bytes does not fit a cache of {limit}", f"raise {CACHE_BYTES}")
+    while True:
+        with locked(root, wait=True):
+            if _free(root, limit, size):
+                with aside.open("wb") as file:
+                    file.truncate(size)  # takes no room on the disk yet, but counts from now on
+                return
+        if monotonic() - begun > PATIENCE:
+            raise OutputError(f"the cache {root} is full of files being fetched", f"raise {CACHE_BYTES}")
+        sleep(0.05)
+
+
+def _free(root: Path, limit: int, size: int) -> bool:
+    """Remove what was not used for longest until there is room; says whether there is."""
+    kept = []
+    for path in root.glob("[0-9a-f][0-9a-f]/*"):
+        with suppress(FileNotFoundError):  # fetched or replaced meanwhile
+            if KEPT.fullmatch(path.name):
+                kept.append((path.stat().st_mtime_ns, path.stat().st_size, path))
+    free = limit - sum(held for _, held, _ in kept)
+    for _, held, path in sorted(kept):
+        if free >= size:
+            break
+        try:
+            if path.name.startswith("."):
+                with locked(path.parent):  # nobody is at it: its process was killed
+                    path.unlink(missing_ok=True)
+            else:
+                path.unlink(missing_ok=True)
+            free += held
+        except InUseError:
+            continue
+    return free >= size
+
+
+def _timed(chunks: Iterator[bytes], begun: float) -> Iterator[bytes]:
+    """The same chunks; gives up where they come too slowly for too long."""
+    count = 0
+    for chunk in chunks:
+        count += len(chunk)
+        if monotonic() - begun > PATIENCE + count / SLOWEST:
+            raise TimeoutError("it came too slowly")
+        yield chunk
+
+
+def _read(url: Url, name: str) -> Iterator[bytes]:
+    """A file of a store in chunks. Raises OSError and HTTPException."""
+    return _read_http(url, name) if url.scheme in ("http", "https") else _read_bucket(url, name)
+
+
+def _read_http(url: Url, name: str) -> Iterator[bytes]:
+    whole = f"{quote(url.rstrip('/'), safe=':/%[]~!$&()*+,;=')}/{quote(name)}"
+    request = Request(whole, headers={"User-Agent": f"tilework/{__version__}"})
+    with _opener().open(request, timeout=STALL) as answer:
+        while chunk := answer.read1(CHUNK):  # what has come, without waiting for more
+            yield chunk
+        if answer.length:
+            raise ConnectionError("the answer was cut short")
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows an answer to another address, but never from https to something else."""
+
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
+        if urlsplit(newurl).scheme not in ("https", req.type):
+            return None
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+@cache
+def _opener() -> OpenerDirector:
+    return build_opener(_Redirects)
+
+
+def _read_bucket(url: Url, name: str) -> Iterator[bytes]:
+    try:
+        import fsspec
+
+        files = fsspec.filesystem(url.scheme)
+    except ImportError as error:
+        extra = "gs" if url.scheme == "gs" else "s3"  # fsspec itself comes with torch
+        raise MachineError(
+            f"{url.scheme} needs a package that is not here", f"pip install 'tilework[{extra}]'"
+        ) from error
+    path = f"{url.partition('://')[2].rstrip('/')}/{name}"
+    try:
+        size = int(files.info(path)["size"])
+        for start in range(0, size, RANGE):
+            yield files.cat_file(path, start=start, end=min(start + RANGE, size))
+    except (OSError, GeneratorExit):
+        raise
+    except Exception as error:  # of the client of the bucket: no credentials, no such region, ...
+        said = next(iter(str(error).splitlines()), "")
+        raise InputError(f"{url}/{name} cannot be read", f"{type(error).__name__}: {said}") from error
+
+
+def _reason(error: OSError | HTTPException, where: str) -> str:
+    """Why an attempt failed, in words; raises what no other attempt would change."""
+    if isinstance(error, HTTPError):
+        error.close()
+        if error.code in (404, 410):
+            raise _Missing(where) from error
+        if error.code in (401, 403):
+            raise InputError(f"{where} may not be read", f"the server answers {error.code}; ask its owner") from error
+        if error.code < 500 and error.code not in AGAIN:
+            raise InputError(f"{where} cannot be read", f"the server answers {error.code}") from error
+        return f"the server answers {error.code}"
+    cause = error.reason if isinstance(error, URLError) and isinstance(error.reason, Exception) else error
+    if isinstance(cause, FileNotFoundError):
+        raise _Missing(where) from error
+    if isinstance(cause, PermissionError):
+        raise InputError(f"{where} may not be read", "access is denied; check your credentials") from error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        raise InputError(f"{where} cannot be read", f"its certificate is not valid ({cause.verify_message})") from error
+    if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
+        raise InputError(f"{where} cannot be read", "there is no such host; check the address") from error
+    if isinstance(cause, TimeoutError):
+        return "no answer in time"
+    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
