@@ -3,7 +3,7 @@
 A part is always the same images in the same batches, so any number of processes, stopped and started at will, make the
 same bytes. On a CPU every core takes whole batches, decoding and encoding by itself: nothing waits for anything else.
 
-N images | B batch | V views | h, w code grid
+N images | B batch | V views | h, w code grid, or T codes of a sequence
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Tokenizing:
             )
         return Plan(
             vocabulary=len(tokenizer.codebook),
-            grid=(size[0] // tokenizer.patch, size[1] // tokenizer.patch),
+            grid=tokenizer.grid(size),
             classes=folder.classes,
             views=self.views,
             tokenizer={"name": self.card.name, "sha256": self.card.sha256},

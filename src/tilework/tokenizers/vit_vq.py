@@ -57,7 +57,7 @@ class VitVq(Tokenizer):
         block = Block if config.mixing == "attention" else ConvBlock
         self.encoder = nn.ModuleList(block(width, config.heads) for _ in range(config.depth))
         self.to_code = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, config.code_dim))
-        self.quantiser = NearestQuantiser(config.codes, config.code_dim, config.cosine)
+        self.quantiser = NearestQuantiser(config.codes, config.code_dim, "cosine" if config.cosine else "distance")
         nn.init.normal_(self.quantiser.table)
         self.straight_out = nn.Linear(config.code_dim, values)
         self.from_code = nn.Linear(config.code_dim, width)
