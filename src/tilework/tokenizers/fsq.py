@@ -19,7 +19,7 @@ MARGIN = 1e-3  # by which the bound stays inside the outermost levels
 class FsqQuantiser(Quantiser):
     """A bounded channel rounded to one of L levels, evenly spaced in [-1, 1]; the first channel counts fastest."""
 
-    half: Tensor
+    reach: Tensor
     offset: Tensor
     width: Tensor
     basis: Tensor
@@ -33,7 +33,7 @@ class FsqQuantiser(Quantiser):
         each = torch.tensor(levels)
         basis = torch.tensor([prod(levels[:i]) for i in range(len(levels))])
         numbers = torch.arange(prod(levels))[:, None] // basis % each - each // 2  # (K, C)
-        made = {"half": (each - 1) * (1 - MARGIN) / 2, "offset": (each % 2 == 0) * 0.5, "width": each // 2}
+        made = {"reach": (each - 1) * (1 - MARGIN) / 2, "offset": (each % 2 == 0) * 0.5, "width": each // 2}
         for name, value in {**made, "basis": basis, "codes": numbers / (each // 2)}.items():
             self.register_buffer(name, value, persistent=False)
 
@@ -44,8 +44,8 @@ class FsqQuantiser(Quantiser):
 
     def bound(self, features: Tensor) -> Tensor:
         """Channels squeezed to the range of their levels (listing A.1); an even number lies half a level lower."""
-        shift = (self.offset / self.half).tan()
-        return (features + shift).tanh() * self.half - self.offset
+        shift = (self.offset / self.reach).tan()
+        return (features + shift).tanh() * self.reach - self.offset
 
     def nearest(self, features: Tensor) -> Tensor:
         """(..., C) to (...) int64."""

@@ -5,6 +5,7 @@ B batch | h, w finest map | C code dim | K codes | S scales | T = sum of s s ove
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -31,12 +32,14 @@ class PyramidQuantiser(NearestQuantiser):
         return sum(scale * scale for scale in self.scales)
 
     def _convolution(self, number: int) -> nn.Module:
-        """Neighbouring scales share a convolution: the one whose place lies nearest, on a line from 0 to 1."""
+        """Neighbouring scales share a convolution: the one whose place lies nearest, on a line from 0 to 1.
+
+        Some scales lie half-way between two; rounding decides, so this is computed as it was published.
+        """
         count = len(self.convolutions)
         margin = 1 / 3 / count if count == 4 else 1 / 2 / count
-        at = number / max(1, len(self.scales) - 1)
-        places = [margin + (1 - 2 * margin) * i / max(1, count - 1) for i in range(count)]
-        return self.convolutions[min(range(count), key=lambda i: abs(places[i] - at))]
+        places = np.linspace(margin, 1 - margin, count)
+        return self.convolutions[int(np.abs(places - number / max(1, len(self.scales) - 1)).argmin())]
 
     def _added(self, number: int, vectors: Tensor) -> Tensor:
         """What the map of a scale adds to the finest one. vectors: (B, s, s, C); returns (B, C, h, w)."""
