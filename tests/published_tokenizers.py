@@ -471,10 +471,10 @@ def clip_block(w: Weights, name: str, width: int) -> nn.TransformerEncoderLayer:
 class Titok:
     """The first models."""
 
-    tokens, grid, patch = 6, 4, 2
+    tokens, grid, patch = 6, 8, 2
     painter: tuple[int, tuple[int, ...], int, int] | None = (32, (1, 2), 10, 5)
-    layout = titok_layout(6, 12, 4, (64, 2), (128, 1), 4, 2, (32, (1, 2), 10, 5))
-    size = (8, 8)
+    layout = titok_layout(6, 12, 4, (64, 2), (128, 1), 8, 2, (32, (1, 2), 10, 5))
+    size = (16, 16)
 
     def side(self, w: Weights, name: str, patches: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
         width, batch = patches.shape[2], len(patches)
@@ -514,7 +514,7 @@ class TitokVq8k(Titok):
     """The later ones: codes by distance, pixels straight from the decoder."""
 
     painter = None
-    layout = titok_layout(6, 12, 4, (64, 2), (128, 1), 4, 2, None)
+    layout = titok_layout(6, 12, 4, (64, 2), (128, 1), 8, 2, None)
 
     def ids(self, w: Weights, features: Tensor) -> Tensor:
         return closest(features, w["quantize.embedding.weight"])
@@ -524,10 +524,10 @@ class TitokVq8k(Titok):
         patches = w["decoder.mask_token"].repeat(len(ids), self.grid**2, 1)
         x = self.side(w, "decoder", patches, linear(vectors, w, "decoder.decoder_embed"))[0]
         x = x @ w["decoder.ffn.0.weight"][:, :, 0, 0].T + w["decoder.ffn.0.bias"]  # (B, N, p p 3)
-        image = torch.zeros(len(ids), 3, 8, 8)
-        for row, column, y, z in itertools.product(range(4), range(4), range(2), range(2)):
+        image = torch.zeros(len(ids), 3, 16, 16)
+        for row, column, y, z in itertools.product(range(8), range(8), range(2), range(2)):
             at = 3 * (2 * y + z)
-            image[:, :, 2 * row + y, 2 * column + z] = x[:, 4 * row + column, at : at + 3]
+            image[:, :, 2 * row + y, 2 * column + z] = x[:, 8 * row + column, at : at + 3]
         return conv(image, w, "decoder.conv_out", padding=1)
 
 

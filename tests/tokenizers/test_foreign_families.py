@@ -37,8 +37,8 @@ CASES: dict[str, tuple[Any, ModelConfig]] = {
     "VAR": (published.Var(), VarConfig(32, (1, 2), 2, (1,), 12, 32)),
     "MaskGIT": (published.MaskgitVq(), MaskgitVqConfig(32, (1, 2), 2, 12, 6)),
     "Open-MAGVIT2": (published.Magvit2(), Magvit2Config(32, (1, 2, 2), 2, 7)),
-    "TiTok": (published.Titok(), TitokConfig(6, 12, 4, 4, 2, **SIDES, painter=PAINTER)),
-    "TiTok ": (published.TitokVq8k(), TitokConfig(6, 12, 4, 4, 2, **SIDES, painter=None)),
+    "TiTok": (published.Titok(), TitokConfig(6, 12, 4, 8, 2, **SIDES, painter=PAINTER)),
+    "TiTok ": (published.TitokVq8k(), TitokConfig(6, 12, 4, 8, 2, **SIDES, painter=None)),
     "FSQ": (published.Fsq(), FsqVaeConfig(8, (8, 5, 5, 5))),
 }
 

@@ -79,7 +79,7 @@ def import_tokenizer(
         out: Directory of the tokenizer.
         size: Pixels that images are cut to; what the family was trained on if not given.
     """
-    from tilework.core.errors import OutputError
+    from tilework.core.errors import ConfigError, InputError, OutputError
     from tilework.tokenizers import save_tokenizer
     from tilework.tokenizers.foreign import load_foreign
 
@@ -87,7 +87,10 @@ def import_tokenizer(
         raise OutputError(f"{out} exists", "choose another --out or remove it")
     tokenizer, config, family = load_foreign(checkpoint, settings)
     size = size or tokenizer.size or family.size
-    grid = tokenizer.grid(size)
+    try:
+        grid = tokenizer.grid(size)
+    except InputError as error:
+        raise ConfigError(error.what, "change --size") from error
     state = "tested on real weights" if family.tested else "untested on real weights: look at its pictures first"
     save_tokenizer(out, tokenizer, config, size, f"{family.title}, from {checkpoint.name}; {state}")
     codes, dim = tokenizer.codebook.shape

@@ -76,6 +76,7 @@ class Titok(Tokenizer):
         super().__init__()
         self.config, self.patch, self.length = config, config.patch, config.tokens
         self.size = (config.grid * config.patch, config.grid * config.patch)
+        self.sequence = f"{config.tokens} codes of the whole image"
         self.latent_tokens = nn.Parameter(torch.randn(config.tokens, config.encoder.width) / config.encoder.width**0.5)
         self.encoder = Encoder(config)
         self.quantiser = NearestQuantiser(config.codes, config.code_dim, "cosine" if config.painter else "distance")

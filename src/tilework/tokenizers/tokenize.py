@@ -54,6 +54,7 @@ class Tokenizing:
         crops = [self.views, *self.area, self.seed] if self.views > 1 else []
         listed = [folder.keys, folder.labels.tolist(), crops, self.batch]
         preprocessing = self.card.preprocessing
+        order = {"sequence": tokenizer.sequence} if tokenizer.sequence else {}
         if self.views > 1:
             preprocessing = (
                 f"upright RGB, {self.views} random crops of {self.area[0]:g} to {self.area[1]:g} of the area (seed "
@@ -64,7 +65,7 @@ class Tokenizing:
             grid=tokenizer.grid(size),
             classes=folder.classes,
             views=self.views,
-            tokenizer={"name": self.card.name, "sha256": self.card.sha256},
+            tokenizer={"name": self.card.name, "sha256": self.card.sha256, **order},
             preprocessing=preprocessing,
             licence=self.licence,
             parts=-(-len(folder) // PART),

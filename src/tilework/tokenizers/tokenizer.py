@@ -32,6 +32,7 @@ class Tokenizer(nn.Module):
     patch: int  # pixels per code and axis
     size: tuple[int, int] | None = None  # pixels that images must have, where no others fit
     length: int | None = None  # codes of an image, where they are a sequence: they have no places in it
+    sequence: str = ""  # what the codes of a sequence stand for
     quantiser: Quantiser
 
     @property
@@ -47,6 +48,14 @@ class Tokenizer(nn.Module):
             needed = f"{self.size[0]}x{self.size[1]}"
             raise InputError(f"images of {size[0]}x{size[1]} for a {type(self).__name__} of {needed}", "resize them")
         return (size[0] // self.patch, size[1] // self.patch) if self.length is None else (self.length,)
+
+    def check_places(self) -> None:
+        """Refuse to work on places of the image where codes have none."""
+        if self.length is not None:
+            raise ConfigError(
+                f"the codes of a {type(self).__name__} are a sequence of {self.length}, without places in the image",
+                "give a tokenizer with a grid of codes",
+            )
 
     def features(self, pixels: Tensor) -> Tensor:
         """Vectors before quantisation. pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C) or (B, T, C)."""

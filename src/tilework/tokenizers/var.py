@@ -64,6 +64,7 @@ class Var(Tokenizer):
         self.post_quant_conv = nn.Conv2d(config.code_dim, config.code_dim, **around)
         edge = self.patch * config.scales[-1]
         self.size, self.length = (edge, edge), self.quantiser.length
+        self.sequence = f"square maps of {', '.join(map(str, config.scales))} codes a side, row by row"
 
     def features(self, pixels: Tensor) -> Tensor:
         """pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C), which all scales share."""
