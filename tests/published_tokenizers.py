@@ -1,11 +1,12 @@
 """Other people's tokenizers as published: the names and shapes of their tensors, and what they compute, layer by layer.
 
-Written from these files (repository, file, commit), sharing nothing with the library; weights are a dictionary of tensors:
-FoundationVision/LlamaGen tokenizer/tokenizer_image/vq_model.py 3786e6a | bytedance/1d-tokenizer modeling/titok.py 10113ad,
-modeling/modules/blocks.py 10113ad, modeling/modules/maskgit_vqgan.py be0b076 | TencentARC/Open-MAGVIT2 (SEED-Voken)
-src/Open_MAGVIT2/modules/diffusionmodules/improved_model.py 21e1f93, taming/modules/vqvae/lookup_free_quantize.py 6515009,
-src/IBQ/modules/vqvae/quantize.py 21e1f93 | FoundationVision/VAR models/basic_vae.py 75ba1e2, models/quant.py 2241199,
-models/vqvae.py 0029ecd | duchenzhuang/FSQ-pytorch model.py, quantizers/fsq.py, dataset.py 361b3d2.
+Written from these files (repository, file, commit), sharing nothing with the library; weights are a dictionary:
+FoundationVision/LlamaGen: tokenizer/tokenizer_image/vq_model.py 3786e6a.
+bytedance/1d-tokenizer: modeling/titok.py 10113ad, modeling/modules/blocks.py 10113ad, .../maskgit_vqgan.py be0b076.
+TencentARC/Open-MAGVIT2 (SEED-Voken): src/Open_MAGVIT2/modules/diffusionmodules/improved_model.py 21e1f93,
+taming/modules/vqvae/lookup_free_quantize.py 6515009, src/IBQ/modules/vqvae/quantize.py 21e1f93.
+FoundationVision/VAR: models/basic_vae.py 75ba1e2, models/quant.py 2241199, models/vqvae.py 0029ecd.
+duchenzhuang/FSQ-pytorch: model.py, quantizers/fsq.py, dataset.py 361b3d2.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def attention_of(name: str, width: int, fused: bool = False) -> Layout:
 class Names:
     """How a relative of VQGAN calls its parts."""
 
-    level: Callable[[str, int, int], str] = lambda side, i, levels: f"{side}.{'down' if side == 'encoder' else 'up'}.{i}"
+    level: Callable[[str, int, int], str] = lambda side, i, levels: (
+        f"{side}.{'down' if side == 'encoder' else 'up'}.{i}"
+    )
     block: str = "block"
     middle: tuple[str, str, str] = ("mid.block_1", "mid.attn_1", "mid.block_2")
     fused: bool = False
@@ -140,7 +143,9 @@ def maskgit_layout(width: int, multiples: tuple[int, ...], codes: int, dim: int)
     for j in range(2):
         found |= residual_of(f"encoder.mid.{j}", below, below, bias=False)
     found |= norm_of("encoder.norm_out", below) | conv_of("encoder.conv_out", below, dim, 1)
-    return found | maskgit_decoder_layout("decoder", width, multiples, dim) | {"quantize.embedding.weight": (codes, dim)}
+    return (
+        found | maskgit_decoder_layout("decoder", width, multiples, dim) | {"quantize.embedding.weight": (codes, dim)}
+    )
 
 
 def magvit2_layout(width: int, multiples: tuple[int, ...], blocks: int, bits: int) -> Layout:
@@ -156,7 +161,9 @@ def magvit2_layout(width: int, multiples: tuple[int, ...], blocks: int, bits: in
         found |= residual_of(f"{side}.mid_block.{j}", below, below, bias=False)
     found |= norm_of("encoder.norm_out", below)
     for i in reversed(range(len(sizes))):
-        found |= linear_of(f"decoder.adaptive.{i}.gamma", bits, below) | linear_of(f"decoder.adaptive.{i}.beta", bits, below)
+        found |= linear_of(f"decoder.adaptive.{i}.gamma", bits, below) | linear_of(
+            f"decoder.adaptive.{i}.beta", bits, below
+        )
         for j in range(blocks):
             found |= residual_of(f"decoder.up.{i}.block.{j}", below, sizes[i], bias=False)
             below = sizes[i]
@@ -217,7 +224,7 @@ def weights(layout: Layout, seed: int = 0) -> Weights:
     for name, shape in layout.items():
         fan = math.prod(shape[1:]) if len(shape) > 1 else 25
         found[name] = torch.randn(shape, generator=generator) / math.sqrt(fan)
-        if "norm" in name and name.endswith("weight"):
+        if ("norm" in name or ".ln_" in name) and name.endswith("weight"):
             found[name] += 1
     return found
 

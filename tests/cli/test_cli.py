@@ -366,7 +366,6 @@ def test_published_layouts_are_imported_measured_and_used(
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
-
 def test_job_array_on_the_line(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = tmp_path / "tokenizer"
     assert run("tokenizer", "train", images, *SMALL_TOKENIZER, "fit.picture_every=2", "--out", tokenizer) == 0

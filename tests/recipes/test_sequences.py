@@ -11,9 +11,9 @@ import pytest
 from tilework.augment import Augment, CutMix, Embed, Flip, RandomResizedCrop, TokenEda
 from tilework.core.config import resolve
 from tilework.core.errors import ConfigError
+from tilework.data import TokenSource
 from tilework.recipes import Run, evaluate_run, recipes, train
 from tilework.recipes.build import check_data
-from tilework.data import TokenSource
 from tilework.store import Store, StoreWriter
 
 
@@ -47,7 +47,9 @@ def test_steps_on_places_are_refused(step: Augment, tmp_path: Path) -> None:
     before = isinstance(step, TokenEda)
     run = replace(small(), augment=(step, Embed()) if before else (Embed(), step))
     name = Augment.choices.name_of(type(step))
-    with pytest.raises(ConfigError, match=f"'{name}' works on places of the image, and a sequence of 10 codes has none"):
+    with pytest.raises(
+        ConfigError, match=f"'{name}' works on places of the image, and a sequence of 10 codes has none"
+    ):
         check_data(run, TokenSource(Store(data)), None, data, None)
 
 

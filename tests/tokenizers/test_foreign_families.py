@@ -1,7 +1,7 @@
 """Published layouts are recognised, and what is loaded computes what was published.
 
-Oracle: tests/published_tokenizers.py, written from the files it names; sizes from the published checkpoints' pages. None of
-these families ever met real weights here, and their cards say so.
+Oracle: tests/published_tokenizers.py, written from the files it names; sizes from the published checkpoints' pages. None
+of these families ever met real weights here, and their cards say so.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import published_tokenizers as published
 import pytest
 import torch
 from safetensors.torch import save_file
 
+import published_tokenizers as published
 from tilework.core.errors import ConfigError, InputError
 from tilework.models.model import ModelConfig
 from tilework.tokenizers import (
@@ -114,7 +114,7 @@ SMALL, BASE, LARGE = (512, 8), (768, 12), (1024, 24)
     [  # MB of the published files, in 32-bit floats
         (VqganConfig(multiples=F8, attention=(3,), codes=16384, code_dim=8, match="cosine"),
          published.llamagen_layout(128, F8, 256, 16384, 8), 281, 1),  # vq_ds8_c2i.pt
-        (MaskgitVqConfig(), published.maskgit_layout(128, F16, 1024, 256), 218, 1),  # maskgit-vqgan-imagenet-f16-256.bin
+        (MaskgitVqConfig(), published.maskgit_layout(128, F16, 1024, 256), 218, 1),  # maskgit-vqgan-imagenet
         (Magvit2Config(), published.magvit2_layout(128, F16, 4, 18), 921, 2),  # imagenet_256_L.ckpt, with averages
         ("titok_s_128", published.titok_layout(128, 4096, 12, SMALL, SMALL), 334.8, 1),  # 83.7 million parameters
         ("titok_b_64", published.titok_layout(64, 4096, 12, BASE, BASE), 819, 1),
@@ -157,7 +157,7 @@ def test_levels_of_five_channels_must_be_given(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"levels=\[8,5,5,5\]"):
         load_foreign(path)
     assert len(load_foreign(path, ["levels=[7,5,5,5,5]"])[0].codebook) == 4375
-    with pytest.raises(InputError, match="enc.blocks.6"):
+    with pytest.raises(InputError, match=r"enc\.blocks\.6"):
         load_foreign(path, ["levels=[8,6,5]"])
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import published_tokenizers as published
 import pytest
 import torch
 
+import published_tokenizers as published
 from tilework.core.errors import ConfigError
 from tilework.tokenizers.fsq import FsqQuantiser
 

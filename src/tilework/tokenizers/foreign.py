@@ -201,7 +201,9 @@ def _tensors(path: Path) -> Tensors:
             found = found[wrapper]
     if not isinstance(found, dict):
         raise InputError(f"{path} holds a {type(found).__name__}", "a dictionary of tensors is needed")
-    tensors = {str(name).removeprefix("module."): tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
+    tensors = {
+        str(name).removeprefix("module."): tensor for name, tensor in found.items() if isinstance(tensor, Tensor)
+    }
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
             raise InputError(f"{path} has '{name}' of {tuple(tensor.shape)} in fewer bytes", "such files are not read")

@@ -1,8 +1,9 @@
 """A plain convolutional autoencoder around finite scalar quantisation (FSQ; layout of FSQ-pytorch).
 
-Parameter names are those of that repository's checkpoints, which hold no codebook. Images go in normalised as ImageNet's.
-Shapes say how many channels are rounded, not to how many levels: with 3, 4 or 6 channels the levels are those that the
-paper recommends, with any other number they must be given. Loading such checkpoints was never tried on real weights.
+Parameter names are those of that repository's checkpoints, which hold no codebook. Images go in normalised as
+ImageNet's. Shapes say how many channels are rounded, not to how many levels: with 3, 4 or 6 channels the levels are
+those that the paper recommends, with any other number they must be given. Loading such checkpoints was never tried on
+real weights: none were at hand.
 
 B batch | H, W pixels | h, w code grid | D width | C channels of a code
 """

@@ -56,4 +56,5 @@ class LfqQuantiser(Quantiser):
 
 def _entropy(p: Tensor) -> Tensor:
     """Of bits that are 1 with probability p, in nats."""
-    return -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p))
+    p = p.clamp(1e-6, 1 - 1e-6)  # its slope at the ends is infinite
+    return -(p * p.log() + (1 - p) * (1 - p).log())

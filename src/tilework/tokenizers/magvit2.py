@@ -1,8 +1,8 @@
 """Open-MAGVIT2: convolutions around lookup-free quantisation (Luo et al., 2024).
 
 The decoder's levels are normalised with the mean and deviation of the codes of the whole image. Parameter names are
-those of the published checkpoints, which hold no codebook: a code is the signs of the encoder's channels. Images go in as
-[-1, 1]. Loading such checkpoints was never tried on real weights: none were at hand.
+those of the published checkpoints, which hold no codebook: a code is the signs of the encoder's channels. Images go in
+as [-1, 1]. Loading such checkpoints was never tried on real weights: none were at hand.
 
 B batch | H, W pixels | h, w code grid | D width | C bits
 """

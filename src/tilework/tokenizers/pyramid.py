@@ -1,4 +1,4 @@
-"""Residual quantisation from coarse to fine: maps of codes of growing size (VAR, Tian et al., 2024; algorithms 1 and 2).
+"""Residual quantisation from coarse to fine, on maps of growing size (VAR, Tian et al., 2024; algorithms 1 and 2).
 
 B batch | h, w finest map | C code dim | K codes | S scales | T = sum of s s over the scales s
 """

@@ -56,7 +56,7 @@ class Quantiser(nn.Module):
 
 
 def best(features: Tensor, score: Callable[[Tensor], Tensor], codes: int) -> Tensor:
-    """The code of the highest score, for some vectors after others: large codebooks would not fit. (..., C) to (...)."""
+    """The code of the highest score, some vectors after others: not all scores fit at once. (..., C) to (...)."""
     flat = features.reshape(-1, features.shape[-1])
     parts = [score(part).argmax(-1) for part in flat.split(max(1, AT_ONCE // codes))]
     return torch.cat(parts).view(features.shape[:-1])

@@ -18,9 +18,7 @@ def count_of(keys: Container[str], name: str) -> int:
     return count
 
 
-def renamed(
-    tensors: Mapping[str, Tensor], starts: Mapping[str, str], drop: tuple[str, ...] = ()
-) -> dict[str, Tensor]:
+def renamed(tensors: Mapping[str, Tensor], starts: Mapping[str, str], drop: tuple[str, ...] = ()) -> dict[str, Tensor]:
     """Tensors whose names start otherwise, without some. starts: what names start with, and what that becomes."""
     found = {}
     for name, tensor in tensors.items():

@@ -1,9 +1,9 @@
 """TiTok: an image as a short sequence of codes, read and drawn by transformers (Yu et al., 2024).
 
-A code stands for no place: learnt queries beside the patches gather the image. The first models (L-32, B-64, S-128) choose
-unit codes, predict MaskGIT's codes and draw those; later ones (vq8k) draw pixels themselves. Parameter names are those of
-the published checkpoints, the quantiser's aside. As there, the first models read the queries' channels as if places and
-channels were exchanged in memory. Heads have 64 channels, which shapes do not say. Images are in [0, 1].
+A code stands for no place: learnt queries beside the patches gather the image. The first models (L-32, B-64, S-128)
+choose unit codes, predict MaskGIT's codes and draw those; later ones (vq8k) draw pixels themselves. Parameter names are
+those of the published checkpoints, the quantiser's aside. As there, the first models read the queries' channels as if
+places and channels were exchanged in memory. Heads have 64 channels, which shapes do not say. Images are in [0, 1].
 Loading such checkpoints was never tried on real weights: none were at hand.
 
 B batch | H, W pixels | g, g patches | N = g g | T codes of an image | D width | C code dim | K codes
@@ -37,6 +37,7 @@ class SideConfig:
     depth: int = 24
 
 
+PAINTER = MaskgitVqConfig()
 SMALL, BASE, LARGE = SideConfig(512, 8), SideConfig(768, 12), SideConfig(1024, 24)
 
 
@@ -52,7 +53,7 @@ class TitokConfig(ModelConfig):
     patch: int = 16
     encoder: SideConfig = LARGE
     decoder: SideConfig = LARGE
-    painter: MaskgitVqConfig | None = MaskgitVqConfig()  # draws the predicted codes; none: the decoder draws pixels
+    painter: MaskgitVqConfig | None = PAINTER  # draws the predicted codes; none: the decoder draws pixels
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> Titok:
         """The tokenizer, for square images of one size."""

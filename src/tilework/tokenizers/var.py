@@ -2,8 +2,8 @@
 
 The 680 codes of an image are stored as a sequence: a code of a coarse map stands for much of the image, so they have no
 places on one grid. Parameter names are those of a VQGAN; the published attention keeps its three projections in one
-tensor, which is split on the way in. What shapes do not say, the scales, is what was published for 256 px. Images go in as
-[-1, 1]. Loading such checkpoints was never tried on real weights: none were at hand.
+tensor, which is split on the way in. What shapes do not say, the scales, is what was published for 256 px. Images go
+in as [-1, 1]. Loading such checkpoints was never tried on real weights: none were at hand.
 
 B batch | H, W pixels | h, w finest map | C code dim | K codes | T codes of an image
 """
@@ -59,9 +59,8 @@ class Var(Tokenizer):
         self.encoder = Encoder(network)
         self.decoder = Decoder(network)
         self.quantiser = PyramidQuantiser(config.codes, config.code_dim, config.scales, config.convolutions)
-        around = {"kernel_size": config.kernel, "padding": config.kernel // 2}
-        self.quant_conv = nn.Conv2d(config.code_dim, config.code_dim, **around)
-        self.post_quant_conv = nn.Conv2d(config.code_dim, config.code_dim, **around)
+        dim, kernel = config.code_dim, config.kernel
+        self.quant_conv, self.post_quant_conv = (nn.Conv2d(dim, dim, kernel, padding=kernel // 2) for _ in range(2))
         edge = self.patch * config.scales[-1]
         self.size, self.length = (edge, edge), self.quantiser.length
         self.sequence = f"square maps of {', '.join(map(str, config.scales))} codes a side, row by row"
@@ -78,10 +77,11 @@ class Var(Tokenizer):
 def var_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Published tensors by our names: attention split in three, without the counts of used codes."""
     starts = {"quantize.quant_resi.qresi_ls.": "quantiser.convolutions.", "quantize.": "quantiser."}
-    found = {}
+    found: dict[str, Tensor] = {}
     for name, tensor in renamed(tensors, starts, drop=("quantize.ema_vocab_hit_SV",)).items():
         if ".qkv." in name and tensor.ndim and len(tensor) % 3 == 0:
-            found |= {name.replace(".qkv.", f".{part}."): third for part, third in zip("qkv", tensor.chunk(3), strict=True)}
+            for part, third in zip("qkv", tensor.chunk(3), strict=True):
+                found[name.replace(".qkv.", f".{part}.")] = third
         else:
             found[name] = tensor
     return found

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -251,7 +250,9 @@ def config_of(keys: Shapes, match: Match = "distance") -> VqganConfig:
 def llamagen_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """LlamaGen's tensors under the names of a VQGAN; its decoder counts levels from the lowest resolution."""
     levels = count_of(tensors, "encoder.conv_blocks.{}.res.0.conv1.weight")
-    names = {f"{side}.mid.{i}.": f"{side}.mid.{part}." for side in ("encoder", "decoder") for i, part in enumerate(MIDDLE)}
+    names = {
+        f"{side}.mid.{i}.": f"{side}.mid.{part}." for side in ("encoder", "decoder") for i, part in enumerate(MIDDLE)
+    }
     for i in range(levels):
         for inner, outer in (("res", "block"), ("attn", "attn"), ("downsample", "downsample")):
             names[f"encoder.conv_blocks.{i}.{inner}."] = f"encoder.down.{i}.{outer}."
