@@ -12,9 +12,12 @@ from tilework.augment import Augment, CutMix, Embed, Flip, RandomResizedCrop, To
 from tilework.core.config import resolve
 from tilework.core.errors import ConfigError
 from tilework.data import TokenSource
+from tilework.models.token_adapt import TokenAdaptModelConfig
 from tilework.recipes import Run, evaluate_run, recipes, train
 from tilework.recipes.build import check_data
 from tilework.store import Store, StoreWriter
+from tilework.tokenizers import DecodeEncode, TitokConfig, save_tokenizer
+from tilework.tokenizers.titok import SideConfig
 
 
 def write_sequences(path: Path, count: int = 48, length: int = 10, seed: int = 0) -> Path:
@@ -58,10 +61,21 @@ def test_synonyms_need_no_places(tmp_path: Path) -> None:
     check_data(replace(small(), augment=(TokenEda(0.3, 0.0), Embed())), TokenSource(Store(data)), None, data, None)
 
 
-@pytest.mark.parametrize("name", ["seit_cpu", "seitpp_cpu", "demo_token"])
+@pytest.mark.parametrize("name", ["seit_cpu", "seit_plain_cpu", "demo_token"])
 def test_recipes_with_geometry_are_refused_by_it(name: str, tmp_path: Path) -> None:
-    if name not in recipes:
-        pytest.skip("no such recipe")
     data = write_sequences(tmp_path / "a.tok")
     with pytest.raises(ConfigError, match="works on places of the image"):
         check_data(recipes[name](), TokenSource(Store(data)), None, data, None)
+
+
+def test_tokenizers_of_sequences_are_refused_where_places_matter(tmp_path: Path) -> None:
+    side = SideConfig(64, 1)
+    config = TitokConfig(6, 12, 4, 4, 2, side, side, None)
+    model = config.build(3, (8, 8), 0)
+    save_tokenizer(tmp_path / "titok", model, config, (8, 8))
+    with pytest.raises(ConfigError, match="a sequence of 6, without places"):
+        DecodeEncode(tokenizer=str(tmp_path / "titok")).mover(model.codebook)
+    adapt = replace(recipes["token_adapt_cpu"]().objective, tokenizer=str(tmp_path / "titok"))
+    network = TokenAdaptModelConfig(4, 8, 2).build(3, (8, 8), 0)
+    with pytest.raises(ConfigError, match="a sequence of 6, without places"):
+        adapt.build(network)
