@@ -1,7 +1,7 @@
 """Published layouts are recognised, and what is loaded computes what was published.
 
-Oracle: tests/published_tokenizers.py, written from the files it names; sizes from the pages of the published files. None
-of these families ever met real weights here, and their cards say so.
+Oracle: tests/published_tokenizers.py, written from the files it names; sizes from the pages of the published files.
+None of these families ever met real weights here, and their cards say so.
 """
 
 from __future__ import annotations
