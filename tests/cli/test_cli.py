@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import published_tokenizers as published
 from small_data import write_images, write_store
 from tilework.cli.main import COMMANDS, main
 from tilework.core.errors import EXIT_CODES, TileworkError
@@ -328,6 +329,41 @@ def test_tokenizers_are_imported_and_measured(images: Path, tmp_path: Path, caps
     assert "exists" in fails(capsys, 7, "tokenizer", "import", tmp_path / "x.pt", "--out", out)
     (tmp_path / "bad.pt").write_bytes(b"nothing")
     assert "none of it was run" in fails(capsys, 3, "tokenizer", "import", tmp_path / "bad.pt", "--out", tmp_path / "y")
+
+
+FAMILIES = {
+    "llamagen": (published.LlamaGen, [16, 16]),
+    "ibq": (published.Ibq, [16, 16]),
+    "var": (published.Var, [680]),
+    "maskgit": (published.MaskgitVq, [16, 16]),
+    "magvit2": (published.Magvit2, [8, 8]),
+    "titok": (published.Titok, [6]),
+    "titok_vq8k": (published.TitokVq8k, [6]),
+    "fsq": (published.Fsq, [4, 4]),
+}
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_published_layouts_are_imported_measured_and_used(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family, grid = FAMILIES[name]
+    photos, out, store = write_images(tmp_path / "photos", classes=2, count=2), tmp_path / "taken", tmp_path / "x.tok"
+    torch.save(published.weights(family.layout), tmp_path / "x.pt")
+    size = [] if len(grid) == 1 else ["--size", 32, 32]
+    assert run("tokenizer", "import", tmp_path / "x.pt", *size, "--out", out, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["grid"] == grid
+    assert shown["loader"].startswith("untested on real weights")
+    assert run("tokenizer", "card", out, photos, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["images"], shown["grid"]) == (4, grid)
+    assert "untested on real weights" in shown["origin"]
+    assert run("tokenize", photos, "--tokenizer", out, "--out", store) == 0
+    assert list(Store(store).grid) == grid
+    assert ("sequence" in Store(store).manifest.tokenizer) == (len(grid) == 1)
+    assert run("inspect", store, "--tokenizer", out, "--picture", tmp_path / "x.png") == 0
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_job_array_on_the_line(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

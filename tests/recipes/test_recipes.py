@@ -106,6 +106,8 @@ def code_grid(run: Run) -> tuple[int, int] | None:
     if run.codes is not None or not any(isinstance(step, Embed) for step in run.evaluation):
         return run.codes
     crops = [step.size for step in (*run.evaluation, *run.augment) if isinstance(step, CentreCrop | RandomResizedCrop)]
+    if not crops:
+        return 1, 12  # whatever is there: a sequence
     height, width = crops[0]
     cut = any(isinstance(step, CentreCrop) for step in run.evaluation)
     return (height * 8 // 7, width * 8 // 7) if cut else (height, width)

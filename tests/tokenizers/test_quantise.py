@@ -12,7 +12,7 @@ from tilework.tokenizers.quantise import GumbelQuantiser, NearestQuantiser
 @pytest.mark.parametrize("cosine", [False, True])
 def test_nearest_losses_and_gradients(cosine: bool) -> None:
     torch.manual_seed(0)
-    quantiser = NearestQuantiser(7, 4, cosine)
+    quantiser = NearestQuantiser(7, 4, "cosine" if cosine else "distance")
     torch.nn.init.normal_(quantiser.table)
     features = torch.randn(2, 3, 3, 4, requires_grad=True)
     found = quantiser(features)

@@ -86,6 +86,8 @@ def test_only_weights_and_settings_are_written(saved: Path) -> None:
         "heads": 2,
         "mixing": "convolution",
         "cosine": False,
+        "quantiser": "nearest",
+        "levels": [],
     }
 
 

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.core.errors import InputError
+from tilework.core.batch import Batch, Target
+from tilework.core.errors import ConfigError, InputError
+from tilework.core.rng import Draws
 from tilework.layers.positions import sincos_positions
+from tilework.objectives import ReconstructConfig
 from tilework.tokenizers import VitVq, VitVqConfig
 from tilework.tokenizers.kmeans import kmeans, squared_distances
 
@@ -165,3 +168,47 @@ def test_gradient_reaches_encoder_and_decoder() -> None:
     model.pixels(features).sum().backward()
     without = [name for name, p in model.named_parameters() if p.grad is None]
     assert without == ["quantiser.embedding.weight"]  # quantisation was left out
+
+
+SCALAR: list[dict[str, Any]] = [
+    {"quantiser": "fsq", "levels": (8, 6, 5), "codes": 240, "code_dim": 3},
+    {"quantiser": "lfq", "codes": 64, "code_dim": 6},
+]
+
+
+@pytest.mark.parametrize("settings", SCALAR, ids=lambda s: s["quantiser"])
+def test_scalar_quantisers_learn_and_use_their_codes(settings: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = VitVqConfig(patch=4, width=16, depth=1, heads=2, **settings).build(3, (0, 0), 0)
+    coarse = torch.rand(16, 3, 4, 4)
+    batch = Batch(
+        F.interpolate(coarse, (16, 16), mode="bilinear"), Target.hard(torch.zeros(16).long()), torch.arange(16)
+    )
+    objective = ReconstructConfig(commitment=0.02).build(model)
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    losses, used = [], []
+    for step in range(40):
+        out = objective(batch, Draws(0, 0, batch.index, step))
+        optimiser.zero_grad()
+        out["loss"].backward()
+        optimiser.step()
+        losses.append(out["mse"].item())
+        used.append(out["perplexity"].item())
+    assert losses[-1] < 0.7 * losses[0]
+    assert used[-1] > 8  # of 240 or 64: no codebook that could collapse
+    assert torch.equal(model.encode(batch.x), model.quantiser.nearest(model.features(batch.x)))
+    assert model.codebook.shape == (settings["codes"], settings["code_dim"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"quantiser": "fsq", "levels": (8, 5), "codes": 41, "code_dim": 2},
+        {"quantiser": "fsq", "codes": 40, "code_dim": 2},
+        {"quantiser": "lfq", "codes": 63, "code_dim": 6},
+        {"quantiser": "lfq", "codes": 64, "code_dim": 6, "cosine": True},
+    ],
+)
+def test_settings_of_scalar_quantisers_must_agree(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        VitVqConfig(**settings).build(3, (0, 0), 0)

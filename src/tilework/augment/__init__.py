@@ -1,6 +1,6 @@
 """Augmentations: parameters are sampled per sample, then applied by a pure function, batched on the device."""
 
-from tilework.augment.augment import Augment, apply_all, check_chain
+from tilework.augment.augment import Augment, apply_all, check_chain, check_places
 from tilework.augment.block_mix import BlockMix
 from tilework.augment.color_adapt import TokenColour
 from tilework.augment.crop import CentreCrop, RandomResizedCrop
@@ -47,4 +47,5 @@ __all__ = [
     "TwoViews",
     "apply_all",
     "check_chain",
+    "check_places",
 ]

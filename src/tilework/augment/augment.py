@@ -34,6 +34,10 @@ class Augment:
         """
         return self
 
+    def needs_places(self) -> bool:
+        """Whether its input must have places in the image: codes of a sequence have none."""
+        return True
+
     def sample(self, draws: Draws, batch: Batch) -> Any:
         """Parameters for each sample."""
         return None
@@ -62,3 +66,14 @@ def check_chain(augments: Sequence[Augment], stage: Stage, end: Stage | None = N
         stage = augment.gives or stage
     if end is not None and stage != end:
         raise ConfigError(f"the augmentations end in {stage} but the model takes {end}", "add 'embed' or change stem")
+
+
+def check_places(augments: Sequence[Augment], length: int) -> None:
+    """Refuse steps that cut, move or mix places, for sequences of `length` codes that have none."""
+    for augment in augments:
+        if augment.needs_places():
+            name = Augment.choices.name_of(type(augment))
+            raise ConfigError(
+                f"augmentation '{name}' works on places of the image, and a sequence of {length} codes has none",
+                "use a recipe without it, such as sequence_cpu",
+            )

@@ -44,6 +44,10 @@ class TokenColour(Augment):
     noise: float = 0.5  # probability of a sample; 0: off
     adapt: float = 0.25  # probability of a sample; 0: off
 
+    def needs_places(self) -> bool:
+        """Channels change alike everywhere."""
+        return False
+
     def __post_init__(self) -> None:
         if min(self.noise, self.adapt) < 0 or self.noise + self.adapt > 1:
             raise ValueError(f"noise {self.noise} and adapt {self.adapt} are no probabilities of exclusive choices")

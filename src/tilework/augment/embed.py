@@ -30,6 +30,10 @@ class Embed(Augment):
     standardise: bool = False
     codebook: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # (K, C)
 
+    def needs_places(self) -> bool:
+        """Codes are looked up one by one."""
+        return False
+
     def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> Embed:
         """The same step with the codebook of the data, or the table as it is."""
         if codebook is None:

@@ -62,6 +62,10 @@ class Mixup(Mixing):
     probability: float = 1.0
     alpha: float = 0.8
 
+    def needs_places(self) -> bool:
+        """Whole samples are mixed."""
+        return False
+
     def own(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
         """The same share at every place."""
         mixed = draws.uniform("mixup")[:, 0] < self.probability

@@ -59,6 +59,10 @@ class EmbeddingNoise(Augment):
     probability: float = 0.5
     scale: float = 1.0  # deviation of both
 
+    def needs_places(self) -> bool:
+        """Channels are disturbed wherever they are."""
+        return False
+
     def sample(self, draws: Draws, batch: Batch) -> Noise:
         """The noise of the chosen samples."""
         chosen = draws.uniform("embedding_noise")[:, 0] < self.probability

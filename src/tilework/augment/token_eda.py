@@ -112,6 +112,10 @@ class TokenEda(Augment):
         if not (0 <= self.replaced <= 1 and 0 <= self.side <= 0.5 and self.nearest >= 1):
             raise ValueError("replaced must lie in [0, 1], side in [0, 0.5], nearest must be at least 1")
 
+    def needs_places(self) -> bool:
+        """Squares have places, synonyms do not."""
+        return self.swap > 0
+
     def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> TokenEda:
         """The same step with the synonyms of a codebook, (K, C)."""
         if codebook is None or not codebook.shape[1]:

@@ -95,7 +95,7 @@ def _draw(store: Place, tokenizer: Path | None, picture: Path) -> None:
     tokens = Store(store)
     shown = np.linspace(0, len(tokens) - 1, min(10, len(tokens))).astype(np.int64)
     ids = tokens.batch(shown)
-    rows = {"codes": code_pictures(ids, tokens.codebook)}
+    rows = {"codes": code_pictures(ids.reshape(len(ids), -1, tokens.grid[-1]), tokens.codebook)}
     if tokenizer is not None:
         import torch
 

@@ -58,7 +58,9 @@ def train_tokenizer(
 
 def import_tokenizer(
     checkpoint: Annotated[Positional[Path], arg(metavar="CHECKPOINT")],
+    settings: Settings = (),
     /,
+    *,
     out: Path,
     size: Annotated[tuple[int, int] | None, arg(metavar="H W", help_behavior_hint="(optional)")] = None,
     json: Json = False,
@@ -68,27 +70,31 @@ def import_tokenizer(
     Try:
       tilework tokenizer import vqgan_imagenet_f16_1024.ckpt --out vqgan
       tilework tokenize photos/train --tokenizer vqgan --out train.tok
+      tilework tokenizer import fsq.pt levels=[8,8,8,6,5] --out fsq
 
     Args:
-        checkpoint: VQGAN (vector or Gumbel quantisation), ViT-VQGAN or plain VQ-VAE; nothing in it is run.
+        checkpoint: VQGAN, ViT-VQGAN, LlamaGen, IBQ, Open-MAGVIT2, MaskGIT-VQ, TiTok, VAR, FSQ, VQ-VAE; nothing in it is
+            run.
+        settings: What its shapes do not say, as key=value, where that is not what was published.
         out: Directory of the tokenizer.
         size: Pixels that images are cut to; what the family was trained on if not given.
     """
-    from tilework.core.errors import ConfigError, OutputError
+    from tilework.core.errors import ConfigError, InputError, OutputError
     from tilework.tokenizers import save_tokenizer
     from tilework.tokenizers.foreign import load_foreign
 
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
-    tokenizer, config, family = load_foreign(checkpoint)
-    height, width = size or family.size
-    if height < 1 or width < 1 or height % tokenizer.patch or width % tokenizer.patch:
-        raise ConfigError(f"{height}x{width} px do not divide into {tokenizer.patch} px patches", "change --size")
+    tokenizer, config, family = load_foreign(checkpoint, settings)
+    size = size or tokenizer.size or family.size
+    try:
+        grid = tokenizer.grid(size)
+    except InputError as error:
+        raise ConfigError(error.what, "change --size") from error
     state = "tested on real weights" if family.tested else "untested on real weights: look at its pictures first"
-    save_tokenizer(out, tokenizer, config, (height, width), f"{family.title}, from {checkpoint.name}; {state}")
+    save_tokenizer(out, tokenizer, config, size, f"{family.title}, from {checkpoint.name}; {state}")
     codes, dim = tokenizer.codebook.shape
-    grid = [height // tokenizer.patch, width // tokenizer.patch]
-    show({"tokenizer": str(out), "layout": family.title, "grid": grid, "codes": codes, "code_dim": dim,
+    show({"tokenizer": str(out), "layout": family.title, "grid": list(grid), "codes": codes, "code_dim": dim,
           "loader": state}, json)  # fmt: skip
 
 

@@ -24,7 +24,7 @@ class Reconstruction:
 
     images: int
     size: tuple[int, int]
-    grid: tuple[int, int]
+    grid: tuple[int, ...]  # or the length of a sequence
     codes: int
     psnr: float  # dB, mean over images
     ssim: float
@@ -43,7 +43,7 @@ def reconstruction(tokenizer: Tokenizer, source: ImageSource, device: torch.devi
     tokenizer = tokenizer.to(device).eval()
     scores: list[Tensor] = []
     counts = torch.zeros(len(tokenizer.codebook), dtype=torch.int64)
-    seconds, grid = [0.0, 0.0], (0, 0)
+    seconds, grid = [0.0, 0.0], tokenizer.grid(source.grid)
     tokenizer.decode(tokenizer.encode(torch.zeros(1, 3, *source.grid, device=device)))  # the first call is slow
     for part in in_order(source, batch):
         x = part.x.to(device) / 255
@@ -54,7 +54,6 @@ def reconstruction(tokenizer: Tokenizer, source: ImageSource, device: torch.devi
         restored = tokenizer.decode(ids)
         scores.append(torch.stack([psnr(restored, x), ssim(restored, x)], 1).cpu())
         seconds = [seconds[0] + between - begun, seconds[1] + perf_counter() - between]
-        grid = (ids.shape[1], ids.shape[2])
     p = counts[counts > 0].double() / counts.sum()
     entropy = float(-(p * p.log2()).sum())
     means = torch.cat(scores).mean(0).tolist()

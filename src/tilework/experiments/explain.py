@@ -73,6 +73,7 @@ class Explained:
             return pixels if mix is None else mix.apply(pixels)
         if tokenizer is None or self.source.codebook is None:
             raise ConfigError("pictures of codes need their tokenizer", "add --tokenizer TOKENIZER")
+        tokenizer.check_places()
         vectors = F.embedding(x.long(), self.source.codebook.to(device))  # (B, H, W, C)
         if mix is not None:  # what the crop leaves out stays
             height, width = self.crop or (x.shape[1], x.shape[2])

@@ -53,6 +53,7 @@ class Adapt(Objective):
 
     def __init__(self, model: TokenAdaptNetwork, config: AdaptConfig, tokenizer: Tokenizer, card: Card) -> None:
         super().__init__()
+        tokenizer.check_places()
         if tokenizer.codebook.shape[1] != len(model.mean):
             raise ConfigError(
                 f"the tokenizer's codes have {tokenizer.codebook.shape[1]} dimensions, the model {len(model.mean)}",

@@ -80,7 +80,7 @@ class Reconstruct(Objective):
         features = self.model.features(batch.x)  # (B, h, w, C)
         if since < 0:
             losses = self._losses(self.model.pixels(features), batch.x)
-            unused = 0 * self.model.quantiser.table.sum()  # so that every process has a gradient for it
+            unused = sum(0 * p.sum() for p in self.model.quantiser.parameters())  # so that all have a gradient for them
             return {**losses, "loss": losses["loss"] + unused, "perplexity": features.new_zeros(())}
         if isinstance(self.model.quantiser, NearestQuantiser):
             self._tend_codes(features.detach().flatten(0, 2).float(), since)
@@ -114,6 +114,7 @@ class Reconstruct(Objective):
     @torch.no_grad()
     def _tend_codes(self, features: Tensor, since: int) -> None:
         """Start the codebook, or move idle codes to features of this batch. features: (P, C)."""
+        assert isinstance(self.model.quantiser, NearestQuantiser)
         codes = self.model.quantiser.table
         if since == 0:
             codes.copy_(_first(kmeans(features, len(codes))))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tilework.recipes import demo, good_tokenizers, lv_vit, seit, seitpp, tl_align, tokenizers
+from tilework.recipes import demo, good_tokenizers, lv_vit, seit, seitpp, sequences, tl_align, tokenizers
 from tilework.recipes.chain import check_links, train_chain
 from tilework.recipes.export import export_run, load_exported
 from tilework.recipes.job import plan, prepare, train
@@ -32,6 +32,7 @@ __all__ = [
     "recipes",
     "seit",
     "seitpp",
+    "sequences",
     "tl_align",
     "tokenizers",
     "train",

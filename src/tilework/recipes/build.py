@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tilework.augment import Augment, apply_all, check_chain
+from tilework.augment import Augment, apply_all, check_chain, check_places
 from tilework.core.batch import Stage
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.place import Place, Url
@@ -120,6 +120,8 @@ def check_data(
     run.objective.check(source.classes, run.fit.total_steps(len(source)))
     for chain in (run.augment, run.evaluation):
         check_chain(chain, source.stage)
+    if source.stage == "ids" and source.grid[0] == 1:
+        check_places((*run.augment, *run.evaluation), source.grid[1])
     if source.stage == "ids" and run.codes not in (None, source.grid):
         made, found = (f"{grid[0]}x{grid[1]}" for grid in (run.codes, source.grid))
         raise ConfigError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilework.augment import Flip
 from tilework.augment.scale import Scale
 from tilework.objectives import ReconstructConfig
@@ -34,3 +36,25 @@ def small_tokenizer() -> Run:
             schedule=ScheduleConfig(warmup_steps=50),
         ),
     )
+
+
+@recipe
+def small_tokenizer_fsq() -> Run:
+    """`small_tokenizer` with 1,000 codes of rounded channels.
+
+    `tilework tokenizer train IMAGES --recipe small_tokenizer_fsq`
+    Paper: FSQ's levels for 2^10 codes (Mentzer et al., 2023, table 1). Measured here: not measured.
+    """
+    model = VitVqConfig(8, 1000, 4, width=96, depth=2, heads=8, quantiser="fsq", levels=(8, 5, 5, 5))
+    return replace(small_tokenizer(), model=model)
+
+
+@recipe
+def small_tokenizer_lfq() -> Run:
+    """`small_tokenizer` with 1,024 codes of ten signs.
+
+    `tilework tokenizer train IMAGES --recipe small_tokenizer_lfq`
+    Paper: MAGVIT-v2's quantiser (Yu et al., 2024), fewer bits. Measured here: not measured.
+    """
+    model = VitVqConfig(8, 1024, 10, width=96, depth=2, heads=8, quantiser="lfq")
+    return replace(small_tokenizer(), model=model)

@@ -1,7 +1,12 @@
 """Pixels to codes and back: `create_tokenizer(name_or_path)`."""
 
 from tilework.tokenizers.decode_encode import DecodeEncode
+from tilework.tokenizers.fsq_vae import FsqVae, FsqVaeConfig
+from tilework.tokenizers.magvit2 import Magvit2, Magvit2Config
+from tilework.tokenizers.maskgit_vq import MaskgitVq, MaskgitVqConfig
+from tilework.tokenizers.titok import Titok, TitokConfig
 from tilework.tokenizers.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
+from tilework.tokenizers.var import Var, VarConfig
 from tilework.tokenizers.vit_vq import VitVq, VitVqConfig
 from tilework.tokenizers.vit_vqgan import VitVqgan, VitVqganConfig
 from tilework.tokenizers.vq_vae import VqVae, VqVaeConfig
@@ -10,7 +15,17 @@ from tilework.tokenizers.zoo import create_tokenizer
 
 __all__ = [
     "DecodeEncode",
+    "FsqVae",
+    "FsqVaeConfig",
+    "Magvit2",
+    "Magvit2Config",
+    "MaskgitVq",
+    "MaskgitVqConfig",
+    "Titok",
+    "TitokConfig",
     "Tokenizer",
+    "Var",
+    "VarConfig",
     "VitVq",
     "VitVqConfig",
     "VitVqgan",

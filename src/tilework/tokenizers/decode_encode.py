@@ -58,6 +58,7 @@ class DecodeEncode(LikePixels):
     def mover(self, codebook: Tensor | None) -> Mover:
         """The tokenizer."""
         tokenizer, _ = load_tokenizer(Path(self.tokenizer))
+        tokenizer.check_places()
         if codebook is None or not codebook.shape[1]:
             raise ConfigError("augmentation 'decode_encode' needs code vectors", "train on a token store that has them")
         check_codes(codebook, tokenizer.codebook, Path(self.tokenizer))

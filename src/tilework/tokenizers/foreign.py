@@ -1,12 +1,14 @@
 """Other people's checkpoints, recognised by their keys and read without running anything in them.
 
 A family is a file of its own that says which keys it has, how they are renamed, and which settings their shapes imply.
+What shapes do not say (heads, scales, levels) is what was published, and can be set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tilework.core.config import resolve
 from tilework.core.errors import DamageError, InputError
 from tilework.models.model import ModelConfig
-from tilework.tokenizers import vit_vqgan, vq_vae, vqgan
+from tilework.tokenizers import fsq_vae, magvit2, maskgit_vq, titok, var, vit_vqgan, vq_vae, vqgan
+from tilework.tokenizers.shapes import Shapes, renamed
 from tilework.tokenizers.tokenizer import Tokenizer
 
-Shapes = dict[str, torch.Size]
+Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -29,17 +33,82 @@ class Family:
 
     title: str
     marks: tuple[str, ...]  # keys that all of them have
-    rename: tuple[tuple[str, str], ...]  # starts of keys, and what they become
-    config: Callable[[Shapes], ModelConfig]  # from renamed keys
+    names: Callable[[Tensors], Tensors]  # the same tensors by our names
+    config: Callable[[Shapes], ModelConfig]  # from our names
     size: tuple[int, int]  # pixels of an image, unless told otherwise
     tested: bool  # on real weights
 
 
-FAMILIES = (
+def _starts(**starts: str) -> Callable[[Tensors], Tensors]:
+    """Tensors whose names start otherwise: quantize="quantiser" makes "quantiser.x" of "quantize.x"."""
+    return lambda tensors: renamed(tensors, {f"{old}.": f"{new}." for old, new in starts.items()})
+
+
+def _gumbel_names(tensors: Tensors) -> Tensors:
+    return renamed(tensors, {"quantize.embed.": "quantiser.embedding.", "quantize.": "quantiser."})
+
+
+FAMILIES = (  # the first whose marks are all there
+    Family(
+        "VAR's multi-scale tokenizer",
+        ("encoder.conv_in.weight", "encoder.mid.attn_1.qkv.weight", "quantize.quant_resi.qresi_ls.0.weight"),
+        var.var_names,
+        var.config_of,
+        (256, 256),
+        tested=False,
+    ),
+    Family(
+        "LlamaGen",
+        ("encoder.conv_blocks.0.res.0.conv1.weight", "quant_conv.weight", "quantize.embedding.weight"),
+        vqgan.llamagen_names,
+        partial(vqgan.config_of, match="cosine"),
+        (256, 256),
+        tested=False,
+    ),
+    Family(
+        "TiTok",
+        ("latent_tokens", "encoder.latent_token_positional_embedding", "quantize.embedding.weight"),
+        _starts(quantize="quantiser"),
+        titok.config_of,
+        (256, 256),
+        tested=False,
+    ),
+    Family(
+        "MaskGIT's VQGAN (open-muse, 1d-tokenizer)",
+        ("encoder.mid.0.conv1.weight", "decoder.up.1.upsample_conv.weight", "quantize.embedding.weight"),
+        _starts(quantize="quantiser"),
+        maskgit_vq.config_of,
+        (256, 256),
+        tested=False,
+    ),
+    Family(
+        "Open-MAGVIT2 with lookup-free quantisation (SEED-Voken)",
+        ("encoder.mid_block.0.conv1.weight", "encoder.conv_out.weight", "decoder.adaptive.0.gamma.weight"),
+        dict,
+        magvit2.config_of,
+        (256, 256),
+        tested=False,
+    ),
+    Family(
+        "FSQ autoencoder (FSQ-pytorch)",
+        ("enc.blocks.0.weight", "enc.blocks.6.weight", "dec.blocks.0.weight"),
+        dict,
+        fsq_vae.config_of,
+        (128, 128),
+        tested=False,
+    ),
+    Family(
+        "IBQ (SEED-Voken)",  # a VQGAN but for its rule, and no VQGAN was published with four blocks a level
+        ("encoder.down.0.block.3.conv1.weight", "quant_conv.weight", "quantize.embedding.weight"),
+        _starts(quantize="quantiser"),
+        partial(vqgan.config_of, match="product"),
+        (256, 256),
+        tested=False,
+    ),
     Family(
         "VQGAN with vector quantisation (taming-transformers, latent diffusion)",
         ("encoder.conv_in.weight", "quant_conv.weight", "quantize.embedding.weight", "decoder.conv_out.weight"),
-        (("quantize.", "quantiser."),),
+        _starts(quantize="quantiser"),
         vqgan.config_of,
         (256, 256),
         tested=False,
@@ -47,7 +116,7 @@ FAMILIES = (
     Family(
         "VQGAN with Gumbel quantisation (taming-transformers)",
         ("encoder.conv_in.weight", "quantize.embed.weight", "quantize.proj.weight", "decoder.conv_out.weight"),
-        (("quantize.embed.", "quantiser.embedding."), ("quantize.", "quantiser.")),
+        _gumbel_names,
         vqgan.config_of,
         (256, 256),
         tested=False,
@@ -55,7 +124,7 @@ FAMILIES = (
     Family(
         "ViT-VQGAN",
         ("encoder.en_pos_embedding", "pre_quant.weight", "quantizer.embedding.weight", "post_quant.weight"),
-        (("quantizer.", "quantiser."),),
+        _starts(quantizer="quantiser"),
         vit_vqgan.config_of,
         (256, 256),
         tested=False,
@@ -63,49 +132,58 @@ FAMILIES = (
     Family(
         "plain VQ-VAE",
         ("encoder._blocks.conv_1.weight", "pre_vq_conv.weight", "vq_vae.codebook.weight"),
-        (("vq_vae.codebook.", "quantiser.embedding."),),
+        lambda tensors: renamed(tensors, {"vq_vae.codebook.": "quantiser.embedding."}),
         vq_vae.config_of,
         (128, 128),
         tested=True,
     ),
 )
-WRAPPERS = ("state_dict", "model", "ema")  # keys under which others keep the tensors
-LEFT_OUT = ("loss.", "model_ema.", "quantizer.loss.")  # discriminators, perceptual networks, averages
+WRAPPERS = ("state_dict", "model_state_dict", "ema", "model")  # keys under which others keep the tensors, in order
+AVERAGED = "model_ema."  # before the names of averaged weights, which have lost their dots
+LEFT_OUT = ("loss.", AVERAGED, "quantizer.loss.")  # discriminators, perceptual networks, averages
 
 
-def load_foreign(path: Path) -> tuple[Tokenizer, ModelConfig, Family]:
-    """The tokenizer of a checkpoint, its settings, and the layout that was recognised."""
-    tensors = {k: v for k, v in _tensors(path).items() if not k.startswith(LEFT_OUT)}
+def load_foreign(path: Path, settings: Sequence[str] = ()) -> tuple[Tokenizer, ModelConfig, Family]:
+    """The tokenizer of a checkpoint, its settings, and the layout that was recognised.
+
+    settings: key=value for what its shapes do not say.
+    """
+    tensors = _averaged(_tensors(path))
     family = next((family for family in FAMILIES if set(family.marks) <= tensors.keys()), None)
     if family is None:
         looked = "; ".join(f"{family.title}: {', '.join(family.marks)}" for family in FAMILIES)
         raise InputError(f"{path} has the keys of no known tokenizer", f"looked for {looked}")
-    renamed = {_rename(name, family): tensor for name, tensor in tensors.items()}
+    ours = family.names(tensors)
     try:
-        config = family.config({name: tensor.shape for name, tensor in renamed.items()})
-    except (KeyError, ValueError, IndexError) as error:
+        config = family.config({name: tensor.shape for name, tensor in ours.items()})
+    except (KeyError, ValueError, IndexError, ZeroDivisionError) as error:
         raise InputError(f"{path} looks like {family.title} but lacks tensors", f"first: {error}") from error
+    config = resolve(config, None, settings)
+    with torch.device("meta"):  # nothing is allocated before all shapes are known to fit
+        expected = config.build(3, family.size, 0).state_dict()
+    for name, tensor in expected.items():
+        if name not in ours or ours[name].shape != tensor.shape:
+            found = tuple(ours[name].shape) if name in ours else "nothing"
+            raise InputError(f"{path} has {found} for '{name}'", f"{family.title} needs {tuple(tensor.shape)}")
+    if surplus := sorted(ours.keys() - expected.keys()):
+        raise InputError(f"{path} has a tensor '{surplus[0]}' that {family.title} lacks", "it may be another model")
     tokenizer = config.build(3, family.size, 0)
     assert isinstance(tokenizer, Tokenizer)
-    expected = tokenizer.state_dict()
-    for name, tensor in expected.items():
-        if name not in renamed or renamed[name].shape != tensor.shape:
-            found = tuple(renamed[name].shape) if name in renamed else "nothing"
-            raise InputError(f"{path} has {found} for '{name}'", f"{family.title} needs {tuple(tensor.shape)}")
-    if surplus := sorted(renamed.keys() - expected.keys()):
-        raise InputError(f"{path} has a tensor '{surplus[0]}' that {family.title} lacks", "it may be another model")
-    tokenizer.load_state_dict({name: renamed[name].float() for name in expected})
+    tokenizer.load_state_dict({name: ours[name].float() for name in expected})
     return tokenizer.eval(), config, family
 
 
-def _rename(name: str, family: Family) -> str:
-    for start, becomes in family.rename:
-        if name.startswith(start):
-            return becomes + name.removeprefix(start)
-    return name
+def _averaged(tensors: Tensors) -> Tensors:
+    """Tensors of the tokenizer, averaged over training where the checkpoint has that: its authors measure those."""
+    found = {}
+    for name, tensor in tensors.items():
+        if not name.startswith(LEFT_OUT):
+            average = tensors.get(AVERAGED + name.replace(".", ""), tensor)
+            found[name] = average if average.shape == tensor.shape else tensor
+    return found
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def _tensors(path: Path) -> Tensors:
     """All tensors of a checkpoint by name; pickles are read by torch's restricted reader, which runs nothing."""
     if not path.is_file():
         raise InputError(f"no file {path}", "give a checkpoint: .ckpt, .pt, .pth or .safetensors")
@@ -123,4 +201,10 @@ def _tensors(path: Path) -> dict[str, Tensor]:
             found = found[wrapper]
     if not isinstance(found, dict):
         raise InputError(f"{path} holds a {type(found).__name__}", "a dictionary of tensors is needed")
-    return {str(name): tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
+    tensors = {
+        str(name).removeprefix("module."): tensor for name, tensor in found.items() if isinstance(tensor, Tensor)
+    }
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided or tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
+            raise InputError(f"{path} has '{name}' of {tuple(tensor.shape)} in fewer bytes", "such files are not read")
+    return tensors

@@ -1,18 +1,26 @@
 """Quantisers: vectors to codes, with gradients that pass straight through.
 
-Nearest neighbour by distance or cosine (VQ-VAE, van den Oord et al., 2017; ViT-VQGAN, Yu et al., 2022); Gumbel softmax
-(Jang et al., 2017; DALL-E, Ramesh et al., 2021).
+Nearest neighbour by distance or cosine (VQ-VAE, van den Oord et al., 2017; ViT-VQGAN, Yu et al., 2022) or inner product
+(IBQ, Shi et al., 2024); Gumbel softmax (Jang et al., 2017; DALL-E, Ramesh et al., 2021). Quantisers without a codebook
+of their own (FSQ, LFQ) and those that code what is left (residual, VAR) have their own files.
 
 ... leading sides | C code dim | K codes | L latent channels
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tilework.core.errors import ConfigError
+
+LARGEST = 1 << 20  # codes of a codebook that is computed rather than learnt
+AT_ONCE = 1 << 26  # scores of vectors against codes that are held at once
 
 
 @dataclass(frozen=True)
@@ -25,12 +33,50 @@ class Quantised:
     commitment: Tensor  # loss that keeps the vectors near their codes
 
 
-class NearestQuantiser(nn.Module):
-    """The nearest code; by cosine, vectors and codes have unit length."""
+class Quantiser(nn.Module):
+    """What every quantiser can do."""
 
-    def __init__(self, codes: int, code_dim: int, cosine: bool = False) -> None:
+    @property
+    def codebook(self) -> Tensor:
+        """Code vectors as networks see them, (K, C)."""
+        raise NotImplementedError
+
+    def nearest(self, features: Tensor) -> Tensor:
+        """(..., C) to (...) int64."""
+        raise NotImplementedError
+
+    def nearest_of(self, features: Tensor, codes: Tensor) -> Tensor:
+        """The nearest of some codes, as a place in their list. codes: (n,); returns (...) int64."""
+        code = self.codebook[codes]  # features of codes by cosine need no unit length: the codes have it
+        return best(features, lambda x: x @ code.T - code.square().sum(1) / 2, len(code))
+
+    def forward(self, features: Tensor) -> Quantised:
+        """features: (..., C)."""
+        raise NotImplementedError
+
+
+def best(features: Tensor, score: Callable[[Tensor], Tensor], codes: int) -> Tensor:
+    """The code of the highest score, some vectors after others: not all scores fit at once. (..., C) to (...)."""
+    flat = features.reshape(-1, features.shape[-1])
+    parts = [score(part).argmax(-1) for part in flat.split(max(1, AT_ONCE // codes))]
+    return torch.cat(parts).view(features.shape[:-1])
+
+
+def check_codes_fit(codes: int) -> None:
+    """Refuse a computed codebook before it takes memory."""
+    if not 2 <= codes <= LARGEST:
+        raise ConfigError(f"a codebook of {codes} codes", f"2 to {LARGEST} can be computed: change bits or levels")
+
+
+Match = Literal["distance", "cosine", "product"]
+
+
+class NearestQuantiser(Quantiser):
+    """The nearest code; by cosine, vectors and codes have unit length; by product, long codes win (IBQ)."""
+
+    def __init__(self, codes: int, code_dim: int, match: Match = "distance") -> None:
         super().__init__()
-        self.cosine = cosine
+        self.match, self.cosine = match, match == "cosine"
         self.embedding = nn.Embedding(codes, code_dim)
         nn.init.uniform_(self.embedding.weight, -1 / codes, 1 / codes)
 
@@ -46,15 +92,15 @@ class NearestQuantiser(nn.Module):
 
     def nearest(self, features: Tensor) -> Tensor:
         """(..., C) to (...) int64."""
-        codebook = self.codebook
-        if self.cosine:
-            return (F.normalize(features, dim=-1) @ codebook.T).argmax(-1)
-        return (features @ codebook.T - codebook.square().sum(1) / 2).argmax(-1)
+        return self._best(F.normalize(features, dim=-1) if self.cosine else features, self.codebook)
 
     def nearest_of(self, features: Tensor, codes: Tensor) -> Tensor:
         """The nearest of some codes, as a place in their list. codes: (n,); returns (...) int64."""
-        code = self.codebook[codes]  # features of codes by cosine need no unit length: the codes have it
-        return (features @ code.T - code.square().sum(1) / 2).argmax(-1)
+        return self._best(features, self.codebook[codes])  # the length of features does not change the best cosine
+
+    def _best(self, features: Tensor, codebook: Tensor) -> Tensor:
+        half = codebook.square().sum(1) / 2 if self.match == "distance" else None
+        return best(features, lambda x: x @ codebook.T if half is None else x @ codebook.T - half, len(codebook))
 
     def forward(self, features: Tensor) -> Quantised:
         """features: (..., C)."""
@@ -66,7 +112,7 @@ class NearestQuantiser(nn.Module):
         return Quantised(ids, features + (vectors - features).detach(), codebook, commitment)
 
 
-class GumbelQuantiser(nn.Module):
+class GumbelQuantiser(Quantiser):
     """The likeliest code; while training, a choice that noise perturbs, with the gradient of its softmax."""
 
     def __init__(
@@ -92,11 +138,11 @@ class GumbelQuantiser(nn.Module):
 
     def nearest_of(self, features: Tensor, codes: Tensor) -> Tensor:
         """The likeliest of some codes, as a place in their list. codes: (n,); returns (...) int64."""
-        return self._logits(features)[..., codes].argmax(-1)
+        return best(features, lambda x: self._logits(x)[..., codes], len(self.table))
 
     def nearest(self, features: Tensor) -> Tensor:
         """The likeliest code. features: (..., L); returns (...) int64."""
-        return self._logits(features).argmax(-1)
+        return best(features, self._logits, len(self.table))
 
     def forward(self, features: Tensor) -> Quantised:
         """features: (..., L). The divergence from the even distribution stands in for a codebook loss."""

@@ -3,7 +3,7 @@
 A part is always the same images in the same batches, so any number of processes, stopped and started at will, make the
 same bytes. On a CPU every core takes whole batches, decoding and encoding by itself: nothing waits for anything else.
 
-N images | B batch | V views | h, w code grid
+N images | B batch | V views | h, w code grid, or T codes of a sequence
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Tokenizing:
         crops = [self.views, *self.area, self.seed] if self.views > 1 else []
         listed = [folder.keys, folder.labels.tolist(), crops, self.batch]
         preprocessing = self.card.preprocessing
+        order = {"sequence": tokenizer.sequence} if tokenizer.sequence else {}
         if self.views > 1:
             preprocessing = (
                 f"upright RGB, {self.views} random crops of {self.area[0]:g} to {self.area[1]:g} of the area (seed "
@@ -61,10 +62,10 @@ class Tokenizing:
             )
         return Plan(
             vocabulary=len(tokenizer.codebook),
-            grid=(size[0] // tokenizer.patch, size[1] // tokenizer.patch),
+            grid=tokenizer.grid(size),
             classes=folder.classes,
             views=self.views,
-            tokenizer={"name": self.card.name, "sha256": self.card.sha256},
+            tokenizer={"name": self.card.name, "sha256": self.card.sha256, **order},
             preprocessing=preprocessing,
             licence=self.licence,
             parts=-(-len(folder) // PART),

@@ -1,6 +1,6 @@
 """What every tokenizer can do, and how it is kept on disk: weights as safetensors, settings as JSON.
 
-B batch | H, W pixels | h, w code grid | K codes | C code dim
+B batch | H, W pixels | h, w code grid, or T codes of a sequence | K codes | C code dim
 """
 
 from __future__ import annotations
@@ -20,33 +20,53 @@ from tilework.core.config import Plain, decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
 from tilework.models.model import ModelConfig
-from tilework.tokenizers.quantise import GumbelQuantiser, NearestQuantiser
+from tilework.tokenizers.quantise import Quantiser
 
 WEIGHTS, SETTINGS = "weights.safetensors", "tokenizer.json"
 
 
 class Tokenizer(nn.Module):
-    """Images in [0, 1] to a grid of codes and back."""
+    """Images in [0, 1] to a grid or a sequence of codes and back."""
 
     takes: Stage = "pixels"
     patch: int  # pixels per code and axis
-    quantiser: NearestQuantiser | GumbelQuantiser
+    size: tuple[int, int] | None = None  # pixels that images must have, where no others fit
+    length: int | None = None  # codes of an image, where they are a sequence: they have no places in it
+    sequence: str = ""  # what the codes of a sequence stand for
+    quantiser: Quantiser
 
     @property
     def codebook(self) -> Tensor:
         """Code vectors as a classifier sees them, (K, C)."""
         return self.quantiser.codebook
 
+    def grid(self, size: tuple[int, int]) -> tuple[int, ...]:
+        """Codes of an image of H, W pixels: rows and columns, or the length of a sequence."""
+        if min(size) < 1 or size[0] % self.patch or size[1] % self.patch:
+            raise InputError(f"images of {size[0]}x{size[1]} do not divide into {self.patch} px patches", "resize them")
+        if self.size is not None and self.size != size:
+            needed = f"{self.size[0]}x{self.size[1]}"
+            raise InputError(f"images of {size[0]}x{size[1]} for a {type(self).__name__} of {needed}", "resize them")
+        return (size[0] // self.patch, size[1] // self.patch) if self.length is None else (self.length,)
+
+    def check_places(self) -> None:
+        """Refuse to work on places of the image where codes have none."""
+        if self.length is not None:
+            raise ConfigError(
+                f"the codes of a {type(self).__name__} are a sequence of {self.length}, without places in the image",
+                "give a tokenizer with a grid of codes",
+            )
+
     def features(self, pixels: Tensor) -> Tensor:
-        """Vectors before quantisation. pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C)."""
+        """Vectors before quantisation. pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C) or (B, T, C)."""
         raise NotImplementedError
 
     def nearest(self, features: Tensor) -> Tensor:
-        """Code of each vector. features: (..., C); returns (...) int64."""
+        """Codes of the features of images, (B, h, w) or (B, T) int64."""
         return self.quantiser.nearest(features)
 
     def pixels(self, vectors: Tensor) -> Tensor:
-        """Images from code vectors. vectors: (B, h, w, C); returns (B, 3, H, W), about [0, 1]."""
+        """Images from code vectors. vectors: (B, h, w, C) or (B, T, C); returns (B, 3, H, W), about [0, 1]."""
         raise ConfigError(f"a {type(self).__name__} has no decoder", "give a tokenizer that has one")
 
     def start(self, pixels: Tensor) -> None:
@@ -54,15 +74,13 @@ class Tokenizer(nn.Module):
 
     @torch.inference_mode()
     def encode(self, pixels: Tensor) -> Tensor:
-        """Codes of images in [0, 1]. Returns (B, h, w) int64."""
-        height, width = pixels.shape[-2:]
-        if height % self.patch or width % self.patch:
-            raise InputError(f"images of {height}x{width} do not divide into {self.patch} px patches", "resize them")
+        """Codes of images in [0, 1]. Returns (B, h, w) or (B, T) int64."""
+        self.grid((pixels.shape[-2], pixels.shape[-1]))  # refuses sizes that do not fit
         return self.nearest(self.features(pixels))
 
     @torch.inference_mode()
     def decode(self, ids: Tensor) -> Tensor:
-        """Images of codes, clipped to [0, 1]. ids: (B, h, w)."""
+        """Images of codes, clipped to [0, 1]. ids: (B, h, w) or (B, T)."""
         return self.pixels(self.codebook[ids.long()]).clamp(0, 1)
 
 

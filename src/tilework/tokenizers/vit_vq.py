@@ -11,17 +11,21 @@ B batch | H, W pixels | h, w code grid | N = h w | D width | K codes | C code di
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.layers.conv_block import ConvBlock
 from tilework.layers.positions import sincos_positions
 from tilework.models.model import ModelConfig
-from tilework.tokenizers.quantise import NearestQuantiser
+from tilework.tokenizers.fsq import FsqQuantiser
+from tilework.tokenizers.lfq import LfqQuantiser
+from tilework.tokenizers.quantise import NearestQuantiser, Quantiser
 from tilework.tokenizers.tokenizer import Tokenizer
 
 
@@ -38,10 +42,32 @@ class VitVqConfig(ModelConfig):
     heads: int = 4  # of attention; groups of the convolutions' norm
     mixing: Literal["convolution", "attention"] = "convolution"  # how patches see each other
     cosine: bool = False  # codes by cosine instead of distance
+    quantiser: Literal["nearest", "fsq", "lfq"] = "nearest"  # a learnt codebook, rounded channels, signs
+    levels: tuple[int, ...] = ()  # of each channel of FSQ: code_dim of them, whose product is codes
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> VitVq:
         """The tokenizer; images may have any size that is a multiple of the patch."""
         return VitVq(self)
+
+
+def _quantiser(config: VitVqConfig) -> Quantiser:
+    """The quantiser of some settings, whose numbers must agree."""
+    if config.quantiser == "nearest":
+        found = NearestQuantiser(config.codes, config.code_dim, "cosine" if config.cosine else "distance")
+        nn.init.normal_(found.table)
+        return found
+    if config.cosine:
+        raise ConfigError(f"quantiser '{config.quantiser}' has no cosine", "set model.cosine=false")
+    if config.quantiser == "lfq":
+        if config.codes != 2**config.code_dim:
+            raise ConfigError(f"{config.codes} codes of {config.code_dim} signs", "set model.codes to 2^code_dim")
+        return LfqQuantiser(config.code_dim)
+    if (len(config.levels), prod(config.levels)) != (config.code_dim, config.codes):
+        raise ConfigError(
+            f"levels {config.levels} for {config.codes} codes of {config.code_dim} dims",
+            "set model.code_dim to their number, model.codes to their product",
+        )
+    return FsqQuantiser(config.levels)
 
 
 class VitVq(Tokenizer):
@@ -57,8 +83,7 @@ class VitVq(Tokenizer):
         block = Block if config.mixing == "attention" else ConvBlock
         self.encoder = nn.ModuleList(block(width, config.heads) for _ in range(config.depth))
         self.to_code = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, config.code_dim))
-        self.quantiser = NearestQuantiser(config.codes, config.code_dim, config.cosine)
-        nn.init.normal_(self.quantiser.table)
+        self.quantiser = _quantiser(config)
         self.straight_out = nn.Linear(config.code_dim, values)
         self.from_code = nn.Linear(config.code_dim, width)
         self.decoder = nn.ModuleList(block(width, config.heads) for _ in range(config.depth))
@@ -74,13 +99,14 @@ class VitVq(Tokenizer):
         mean = patches.mean(0)
         centred = patches - mean
         directions = torch.linalg.eigh(centred.T @ centred)[1].flip(1)[:, : self.config.code_dim].T  # (C, 3 p p)
-        scale = (centred @ directions.T).std().clamp(min=1e-6)  # code vectors of about unit size
+        spread = centred @ directions.T  # code vectors of about unit size; every channel where each is rounded
+        scale = (spread.std() if self.config.quantiser == "nearest" else spread.std(0)[:, None]).clamp(min=1e-6)
         count = len(directions)
         for parameter in (*self.straight_in.parameters(), *self.straight_out.parameters()):
             parameter.zero_()
         self.straight_in.weight.flatten(1)[:count] = directions / scale
-        self.straight_in.bias[:count] = -(directions @ mean) / scale  # type: ignore[index]
-        self.straight_out.weight[:, :count] = directions.T * scale
+        self.straight_in.bias[:count] = -(directions / scale) @ mean  # type: ignore[index]
+        self.straight_out.weight[:, :count] = (directions * scale).T
         self.straight_out.bias.copy_(mean)
 
     def features(self, pixels: Tensor) -> Tensor:

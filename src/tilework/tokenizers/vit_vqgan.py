@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from tilework.layers.positions import sincos_positions
 from tilework.models.model import ModelConfig
 from tilework.tokenizers.quantise import NearestQuantiser
+from tilework.tokenizers.shapes import count_of
 from tilework.tokenizers.tokenizer import Tokenizer
 
 
@@ -67,7 +68,7 @@ class VitVqgan(Tokenizer):
         self.patch = config.patch
         self.encoder = Encoder(config)
         self.pre_quant = nn.Linear(config.encoder.width, config.code_dim)
-        self.quantiser = NearestQuantiser(config.codes, config.code_dim, cosine=True)
+        self.quantiser = NearestQuantiser(config.codes, config.code_dim, "cosine")
         self.post_quant = nn.Linear(config.code_dim, config.decoder.width)
         self.decoder = Decoder(config)
 
@@ -189,7 +190,7 @@ def config_of(keys: dict[str, torch.Size]) -> VitVqganConfig:
     """The settings that a checkpoint's shapes imply. keys: name to shape."""
 
     def side(name: str) -> TransformerConfig:
-        depth = 1 + max(int(key.split(".")[3]) for key in keys if key.startswith(f"{name}.transformer.layers."))
+        depth = count_of(keys, name + ".transformer.layers.{}.0.norm.weight")
         hidden, width = keys[f"{name}.transformer.layers.0.1.fn.net.0.weight"]
         heads = keys[f"{name}.transformer.layers.0.0.fn.to_out.weight"][1] // 64
         return TransformerConfig(width, depth, heads, hidden)

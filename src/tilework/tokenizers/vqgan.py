@@ -1,5 +1,8 @@
 """VQGAN: the convolutional tokenizer (Esser et al., 2021), with vector or Gumbel quantisation.
 
+LlamaGen's tokenizers (Sun et al., 2024) are the same network under other names, with unit codes of 8 dims; IBQ's (Shi
+et al., 2024) have four blocks a level and take the code of the largest inner product.
+
 Parameter names are those of the published checkpoints (taming-transformers, latent diffusion), the quantiser's aside.
 Images go in as [-1, 1]. Loading such checkpoints was never tried on real weights: none were at hand.
 
@@ -10,16 +13,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tilework.core.errors import ConfigError
 from tilework.models.model import ModelConfig
-from tilework.tokenizers.quantise import GumbelQuantiser, NearestQuantiser
+from tilework.tokenizers.quantise import GumbelQuantiser, Match, NearestQuantiser
+from tilework.tokenizers.shapes import Shapes, count_of, renamed
 from tilework.tokenizers.tokenizer import Tokenizer
 
 GROUPS = 32
+MIDDLE = ("block_1", "attn_1", "block_2")
 
 
 @ModelConfig.choices.add("vqgan")
@@ -41,6 +45,7 @@ class VqganConfig(ModelConfig):
     codes: int = 1024
     code_dim: int = 256
     gumbel: bool = False
+    match: Match = "distance"  # how codes are chosen, unless by Gumbel's softmax
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> Vqgan:
         """The tokenizer; images may have any size that is a multiple of the patch."""
@@ -52,9 +57,7 @@ class Vqgan(Tokenizer):
 
     def __init__(self, config: VqganConfig) -> None:
         super().__init__()
-        sizes = [config.width * multiple for multiple in config.multiples]
-        if any(size % GROUPS for size in (config.width, *sizes)):
-            raise ConfigError(f"widths of {sizes} do not split into {GROUPS} groups", "change model.width")
+        check_widths(config.width, config.multiples)
         self.config = config
         self.patch = 2 ** (len(config.multiples) - 1)
         self.encoder = Encoder(config)
@@ -63,7 +66,7 @@ class Vqgan(Tokenizer):
             self.quantiser = GumbelQuantiser(config.codes, config.code_dim, config.latent)
             self.quant_conv = nn.Conv2d(config.latent, config.latent, 1)
         else:
-            self.quantiser = NearestQuantiser(config.codes, config.code_dim)
+            self.quantiser = NearestQuantiser(config.codes, config.code_dim, config.match)
             self.quant_conv = nn.Conv2d(config.latent, config.code_dim, 1)
         self.post_quant_conv = nn.Conv2d(config.code_dim, config.latent, 1)
 
@@ -74,6 +77,14 @@ class Vqgan(Tokenizer):
     def pixels(self, vectors: Tensor) -> Tensor:
         """vectors: (B, h, w, C); returns (B, 3, H, W)."""
         return (self.decoder(self.post_quant_conv(vectors.permute(0, 3, 1, 2))) + 1) / 2
+
+
+def check_widths(width: int, multiples: tuple[int, ...]) -> list[int]:
+    """Channels of each level, which must fit the groups of the norms."""
+    sizes = [width * multiple for multiple in multiples]
+    if not sizes or width < 1 or any(size < 1 or size % GROUPS for size in (width, *sizes)):
+        raise ConfigError(f"widths of {sizes} do not split into {GROUPS} groups", "change model.width")
+    return sizes
 
 
 class Residual(nn.Module):
@@ -217,19 +228,35 @@ class Decoder(nn.Module):
         return self.conv_out(F.silu(self.norm_out(x)))
 
 
-def config_of(keys: dict[str, torch.Size]) -> VqganConfig:
+def config_of(keys: Shapes, match: Match = "distance") -> VqganConfig:
     """The settings that a checkpoint's shapes imply. keys: name to shape."""
-    levels = 1 + max(int(name.split(".")[2]) for name in keys if name.startswith("encoder.down."))
+    levels = count_of(keys, "encoder.down.{}.block.0.conv1.weight")
     width = keys["encoder.conv_in.weight"][0]
     outer = [keys[f"encoder.down.{i}.block.0.conv1.weight"][0] for i in range(levels)]
     codes, code_dim = keys["quantiser.embedding.weight"]
     return VqganConfig(
         width=width,
         multiples=tuple(size // width for size in outer),
-        blocks=1 + max(int(name.split(".")[4]) for name in keys if name.startswith("encoder.down.0.block.")),
+        blocks=count_of(keys, "encoder.down.0.block.{}.conv1.weight"),
         attention=tuple(i for i in range(levels) if f"encoder.down.{i}.attn.0.q.weight" in keys),
         latent=keys["encoder.conv_out.weight"][0],
         codes=codes,
         code_dim=code_dim,
         gumbel="quantiser.proj.weight" in keys,
+        match=match,
     )
+
+
+def llamagen_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """LlamaGen's tensors under the names of a VQGAN; its decoder counts levels from the lowest resolution."""
+    levels = count_of(tensors, "encoder.conv_blocks.{}.res.0.conv1.weight")
+    names = {
+        f"{side}.mid.{i}.": f"{side}.mid.{part}." for side in ("encoder", "decoder") for i, part in enumerate(MIDDLE)
+    }
+    for i in range(levels):
+        for inner, outer in (("res", "block"), ("attn", "attn"), ("downsample", "downsample")):
+            names[f"encoder.conv_blocks.{i}.{inner}."] = f"encoder.down.{i}.{outer}."
+        for inner, outer in (("res", "block"), ("attn", "attn"), ("upsample", "upsample")):
+            names[f"decoder.conv_blocks.{i}.{inner}."] = f"decoder.up.{levels - 1 - i}.{outer}."
+    names["quantize."] = "quantiser."
+    return renamed(tensors, names, drop=("quantize.codebook_used",))

@@ -8,8 +8,10 @@ from typing import Any
 
 from tilework.core.errors import ConfigError
 from tilework.models.model import ModelConfig
+from tilework.tokenizers import titok, vit_vqgan
 from tilework.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from tilework.tokenizers.vit_vqgan import SIZES
+
+SIZES: dict[str, ModelConfig] = {**vit_vqgan.SIZES, **titok.SIZES}
 
 
 def create_tokenizer(name_or_path: str | Path, **settings: Any) -> Tokenizer:
