@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Device, DryRun, Images, Json, OptionalPath
+from tilework.cli.arguments import Device, DryRun, Json, OptionalPath
 from tilework.cli.output import progress_bar, show
 
 if TYPE_CHECKING:
-    from tilework.data import ImageFolder
+    from tilework.data.open_images import Images as Opened
     from tilework.tokenizers.tokenize import Tokenizing
 
 
 def tokenize(
-    images: Images,
+    images: Annotated[Positional[Path], arg(metavar="IMAGES")],
     /,
     tokenizer: Path,
     out: Path,
@@ -33,15 +33,18 @@ def tokenize(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Turn a folder of images into a token store; stopped, the same command goes on.
+    """Turn images in a folder, tar or Parquet files into a token store; stopped, the same command goes on.
 
     Try:
       tilework tokenize photos/train --tokenizer tokenizer --out train.tok
+      tilework tokenize 'shards/*.tar' --tokenizer tokenizer --out train.tok
       tilework tokenize photos/val --tokenizer tokenizer --out val.tok --like train.tok
       tilework tokenize photos/train --tokenizer tokenizer --out many.tok --views 5
       tilework tokenize photos/train --tokenizer tokenizer --out big.tok --shard 3/8
 
     Args:
+        images: Folder with one sub-folder of images per class; or tar (WebDataset) or Parquet files: one, a folder of
+            them, or a pattern in quotes.
         tokenizer: Directory of a trained tokenizer.
         out: The store to write.
         like: A store whose classes and codes this one takes over: for validation and transfer sets.
@@ -58,7 +61,7 @@ def tokenize(
 
     from tilework.core.distributed import pick_device
     from tilework.core.errors import ConfigError, InputError, OutputError
-    from tilework.data import ImageFolder
+    from tilework.data.open_images import open_images
     from tilework.store import Store, codecs
     from tilework.tokenizers import load_tokenizer
     from tilework.tokenizers.tokenize import Tokenizing, open_spool, parse_share, quarantine_of, spool_share
@@ -78,7 +81,7 @@ def tokenize(
     if reference is not None and reference.manifest.tokenizer.get("sha256") != card.sha256:
         raise InputError(f"{like} was made with another tokenizer than {tokenizer}", "use the same one")
     classes, used = (reference.classes, reference.used) if reference else (None, None)
-    folder = ImageFolder.listed(images, labels, classes) if labels else ImageFolder.open(images, classes)
+    folder = open_images(images, labels, classes)
     job = Tokenizing(model, card, place, licence, views, area, seed)
     if dry_run:
         show(_plan(job, folder, out), json)
@@ -109,14 +112,14 @@ def tokenize(
     )
 
 
-def _plan(job: Tokenizing, folder: ImageFolder, out: Path) -> dict[str, object]:
+def _plan(job: Tokenizing, folder: Opened, out: Path) -> dict[str, object]:
     """What it would cost, by trying a few images."""
     from time import monotonic
 
     import numpy as np
 
     from tilework.store import Packed
-    from tilework.tokenizers.tokenize import PART, try_batch
+    from tilework.tokenizers.tokenize import try_batch
 
     plan = job.plan(folder)
     record = Packed(int(np.prod(plan.grid)), plan.vocabulary).size
@@ -132,7 +135,7 @@ def _plan(job: Tokenizing, folder: ImageFolder, out: Path) -> dict[str, object]:
         "broken_of_a_few": f"{broken} of {len(some)}",
         "grid": list(plan.grid),
         "views": job.views,
-        "parts": f"{plan.parts} of {PART} images",
+        "parts": f"{plan.parts} of {job.part} images",
         "bytes_at_most": size,
         "estimated_minutes_on_one_core": seconds * len(folder) / 60,
         "output": str(out),

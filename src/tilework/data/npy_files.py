@@ -12,10 +12,10 @@ import numpy as np
 
 from tilework.core.errors import InputError
 from tilework.core.files import new_directory
+from tilework.data.labels import UNLABELLED
 from tilework.store import Store, StoreWriter
 
 TOGETHER = 4096
-UNLABELLED = "unlabelled"
 
 
 def read_npy(
