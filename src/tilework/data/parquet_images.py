@@ -47,13 +47,13 @@ class ParquetImages:
         keys: list[Any] = []
         found: list[Label] = []
         groups: list[tuple[int, int, int]] = []
-        forms = set()
+        forms: set[tuple[str, tuple[str, ...] | None]] = set()
         for number, path in enumerate(paths):
             with open_parquet(path) as file:
                 form = next((name for name in ("image.bytes", "image") if has_column(file, name)), None)
                 if form is None or not _holds_bytes(file, form):
-                    names = ", ".join(file.schema_arrow.names[:20])
-                    raise InputError(f"{path} has no images in a column 'image'", f"bytes are needed; it has {names}")
+                    has = ", ".join(file.schema_arrow.names[:20])
+                    raise InputError(f"{path} has no images in a column 'image'", f"bytes are needed; it has {has}")
                 forms.add((form, class_names(file)))
                 first = len(found)
                 for group in range(file.num_row_groups):
@@ -68,9 +68,9 @@ class ParquetImages:
             raise InputError(f"{paths[0].parent} mixes files of different columns or classes", "give files of one kind")
         if None in keys or len(set(keys)) < len(keys) or not all(map(str.isprintable, keys)):
             keys = [f"{i:0{len(str(len(keys)))}d}" for i in range(len(keys))]
-        ((form, names),) = forms
+        column, names = forms.pop()
         labels, names = number_labels(str(paths[0].parent), found, names, classes)
-        return ParquetImages(paths, keys, labels, names, np.array(groups, np.int64), form)
+        return ParquetImages(paths, keys, labels, names, np.array(groups, np.int64), column)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -140,12 +140,12 @@ def walk(path: Path) -> Iterator[Member]:
             if kind := next((kind for magic, kind in PACKED.items() if start.startswith(magic)), ""):
                 raise InputError(f"{path} is packed with {kind}", "unpack it to a plain tar file, to be read in place")
             file.seek(0)
-            headers = _Headers(file)
+            headers: Any = _Headers(file)
             tar = tarfile.open(fileobj=headers, mode="r:")  # noqa: SIM115 (there is nothing to close)
             while (info := tar.next()) is not None:
                 if not info.isdir():
                     yield _member(path, info, size)
-                tar.members.clear()
+                tar.members.clear()  # type: ignore[attr-defined]
                 headers.left = LARGEST_HEADER
             file.seek(tar.offset)
             if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
