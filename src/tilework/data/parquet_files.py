@@ -63,12 +63,15 @@ def read_group(file: Any, group: int, columns: Sequence[str]) -> Any:
 
 
 def column_values(file: Any, column: str) -> list[Any]:
-    """All values of a small column, as Python objects."""
-    tables = [read_group(file, group, [column]) for group in range(file.num_row_groups)]
+    """All values of a small column, as Python objects, bounded as a row group is."""
     values: list[Any] = []
-    for table in tables:
-        flat = table.flatten() if table is not None else None
-        values += flat.column(0).to_pylist() if flat is not None else []
+    held = 0
+    for group in range(file.num_row_groups):
+        if (table := read_group(file, group, [column])) is not None:
+            held += table.nbytes
+            if held > LARGEST_GROUP:
+                raise InputError(f"column '{column}' of more than {LARGEST_GROUP} bytes", "give fewer files at a time")
+            values += table.flatten().column(0).to_pylist()
     return values
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -159,7 +160,7 @@ def store_tokens(
     with StoreWriter(out, table, classes, codec, **settings) as writer:
         for ids in tokens.batches():
             shape = told.shape if told else grid or ids.shape[1:]
-            if ids[0].size != np.prod(shape):
+            if ids[0].size != prod(shape):
                 raise InputError(f"{ids[0].size} codes for a grid of {shape}", "change --grid")
             if not 0 <= ids.min() <= ids.max() < len(used):
                 raise InputError(f"codes {ids.min()}..{ids.max()} in {where}", f"0..{len(used) - 1} are known")
