@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -34,6 +34,7 @@ from tilework.tokenizers.tokenizer import Card, Tokenizer
 
 PART = 1024  # images
 AHEAD = 8  # batches under way
+SpoolAll = Callable[["Images", "Tokenizing", Spool, float, Callable[[int, int], None]], None]
 
 
 @dataclass(frozen=True)
@@ -82,17 +83,19 @@ def tokenize(
     used: np.ndarray | None = None,
     max_broken: float = 0.05,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    spool_all: SpoolAll | None = None,
 ) -> list[Broken]:
     """Write a store of all images that can be read; the others are returned, and listed beside it.
 
     used: the tokenizer's codes that the store keeps, as another store does; those in use if it is not given.
     max_broken: share of unreadable images above which nothing is written.
+    spool_all: what spools the parts, if not this process.
     """
     if out.exists():
         raise OutputError(f"{out} exists", "choose another place or remove it")
     spool = open_spool(images, job, out)
     try:
-        spool_share(images, job, spool, 0, 1, max_broken, progress)
+        (spool_all or _spool_here)(images, job, spool, max_broken, progress)
     except InputError:
         spool.remove()  # once the images are repaired, all of them are read again
         raise
@@ -117,18 +120,41 @@ def spool_share(
     """Spool every world-th part that is not there yet, beginning with number `rank`."""
     done, broken = set(spool.done()), _receipts(spool)[1]
     mine = range(rank, spool.plan.parts, world)
-    total = sum(_count(images, job, number) for number in mine)
-    seen = sum(_count(images, job, number) for number in mine if number in done)
-    job.tokenizer.to(job.device).eval()
+    total = sum(count_images(images, job, number) for number in mine)
+    seen = sum(count_images(images, job, number) for number in mine if number in done)
     progress(seen, total)
+    spool_parts(
+        images, job, spool, [number for number in mine if number not in done], broken, max_broken,
+        lambda count: progress(seen + count, total),
+    )  # fmt: skip
+
+
+def _spool_here(
+    images: Images, job: Tokenizing, spool: Spool, max_broken: float, progress: Callable[[int, int], None]
+) -> None:
+    spool_share(images, job, spool, 0, 1, max_broken, progress)
+
+
+def spool_parts(
+    images: Images,
+    job: Tokenizing,
+    spool: Spool,
+    numbers: Sequence[int],
+    broken: list[Broken],
+    max_broken: float,
+    progress: Callable[[int], None] = lambda done: None,
+) -> None:
+    """Spool some parts. broken: images that are known not to be readable, which those found here join."""
+    seen = 0
+    job.tokenizer.to(job.device).eval()
     with _workers(job.device) as pool:
         part = _Batch([], [], [], [])
-        for number, batch in _encoded(images, job, [number for number in mine if number not in done], pool):
+        for number, batch in _encoded(images, job, numbers, pool):
             for whole, piece in zip(vars(part).values(), vars(batch).values(), strict=True):
                 whole += piece
             seen += batch.images
-            progress(seen, total)
-            if part.images == _count(images, job, number):
+            progress(seen)
+            if part.images == count_images(images, job, number):
                 broken += part.broken
                 _check_broken(broken, len(images), max_broken)
                 _put(images, job, spool, number, part)
@@ -169,7 +195,8 @@ def quarantine_of(out: Path) -> Path:
     return out.with_name(f"{out.name}.quarantine.json")
 
 
-def _count(images: Images, job: Tokenizing, number: int) -> int:
+def count_images(images: Images, job: Tokenizing, number: int) -> int:
+    """Images of a part."""
     return min(job.part, len(images) - number * job.part)
 
 
@@ -178,6 +205,13 @@ def _receipts(spool: Spool) -> tuple[int, list[Broken]]:
     receipts = [json.loads(file.read_bytes()) for file in sorted((spool.path / "receipts").glob("*.json"))]
     broken = [Broken(**entry) for receipt in receipts for entry in receipt["broken"]]
     return sum(receipt["images"] for receipt in receipts), broken
+
+
+def check_receipt(spool: Spool, number: int, broken: list[Broken], total: int, max_broken: float) -> None:
+    """Add the images that a part lacks to those known; refuse too many."""
+    receipt = json.loads((spool.path / f"receipts/{number:05d}.json").read_bytes())
+    broken += [Broken(**entry) for entry in receipt["broken"]]
+    _check_broken(broken, total, max_broken)
 
 
 def _check_broken(broken: list[Broken], total: int, share: float) -> None:
@@ -202,7 +236,7 @@ class _Batch:
 
 
 def _encoded(
-    images: Images, job: Tokenizing, parts: list[int], pool: ThreadPoolExecutor
+    images: Images, job: Tokenizing, parts: Sequence[int], pool: ThreadPoolExecutor
 ) -> Iterator[tuple[int, _Batch]]:
     """Batches of codes in order, each with its part; on a CPU whole batches are under way ahead, else their pixels."""
     cpu = job.device.type == "cpu"
@@ -213,7 +247,7 @@ def _encoded(
         return number, future.result() if cpu else _encode(job, future.result())
 
     for number in parts:
-        index = np.arange(number * job.part, number * job.part + _count(images, job, number))
+        index = np.arange(number * job.part, number * job.part + count_images(images, job, number))
         for batch in np.split(index, range(job.batch, len(index), job.batch)):
             waiting.append((number, pool.submit(_prepare, images, job, batch, cpu)))
             if len(waiting) > AHEAD:
