@@ -15,7 +15,6 @@ from tilework.core.errors import InputError, OutputError
 from tilework.data import Broken, ImageFolder, decode_image
 from tilework.store import Store
 from tilework.tokenizers import Tokenizer, VitVq, VitVqConfig
-from tilework.tokenizers import tokenize as module
 from tilework.tokenizers.tokenize import Tokenizing, finish, open_spool, parse_share, spool_share, tokenize
 from tilework.tokenizers.tokenizer import Card
 
@@ -99,13 +98,12 @@ def test_store_says_how_it_was_made(folder: Path, tokenizer: VitVq, tmp_path: Pa
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 @pytest.mark.parametrize("views", [1, 3])
 def test_job_array_and_single_process_give_the_same_bytes(
-    folder: Path, tokenizer: VitVq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: int, views: int
+    folder: Path, tokenizer: VitVq, tmp_path: Path, world: int, views: int
 ) -> None:
-    monkeypatch.setattr(module, "PART", 2)  # four parts
-    run(folder, tokenizer, tmp_path / "one.tok", views=views)
+    run(folder, tokenizer, tmp_path / "one.tok", views=views, part=2)  # four parts
     listed = ImageFolder.open(folder)
     for rank in reversed(range(world)):
-        one = job(tokenizer, views=views)
+        one = job(tokenizer, views=views, part=2)
         spool_share(listed, one, open_spool(listed, one, tmp_path / "many.tok"), rank, world, max_broken=0.5)
     finish(open_spool(listed, one, tmp_path / "many.tok"), tmp_path / "many.tok", max_broken=0.5)
     assert bytes_of(tmp_path / "one.tok") == bytes_of(tmp_path / "many.tok")
@@ -117,10 +115,9 @@ def test_job_array_and_single_process_give_the_same_bytes(
 def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
     folder: Path, tokenizer: VitVq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
-    monkeypatch.setattr(module, "PART", 2)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # one worker: parts are encoded in order
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    run(folder, tokenizer, tmp_path / "whole.tok")
+    run(folder, tokenizer, tmp_path / "whole.tok", part=2)
     encode, calls = tokenizer.encode, []
 
     def fail(pixels: Tensor) -> Tensor:
@@ -131,10 +128,10 @@ def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
 
     monkeypatch.setattr(tokenizer, "encode", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
-        run(folder, tokenizer, tmp_path / "a.tok")
+        run(folder, tokenizer, tmp_path / "a.tok", part=2)
     assert not (tmp_path / "a.tok").exists()
     monkeypatch.setattr(tokenizer, "encode", lambda pixels: calls.append(-1) or encode(pixels))
-    run(folder, tokenizer, tmp_path / "a.tok")
+    run(folder, tokenizer, tmp_path / "a.tok", part=2)
     assert bytes_of(tmp_path / "a.tok") == bytes_of(tmp_path / "whole.tok")
     assert calls.count(-1) == 4 - stop  # what was done is not done again
     assert not (tmp_path / "a.tok.spool").exists()

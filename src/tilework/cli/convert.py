@@ -15,7 +15,7 @@ def convert(
     source: Annotated[Positional[Data], arg(metavar="SOURCE")],
     /,
     out: Path,
-    to: Literal["store", "seit", "npy"] = "store",
+    to: Literal["store", "seit", "npy", "wds", "parquet"] = "store",
     codec: str = "auto",
     grid: Annotated[tuple[int, int] | None, arg(metavar="H W", help_behavior_hint="(optional)")] = None,
     name: str = "",
@@ -31,15 +31,18 @@ def convert(
       tilework convert seit-files --grid 32 32 --out train.tok
       tilework convert train.tok --to seit --name train --out seit-files
       tilework convert codes.npy --codebook codebook.npy --labels labels.npy --out train.tok
+      tilework convert train.tok --to wds --out train-shards
+      tilework convert train-shards --out train.tok
 
     Args:
-        source: Token store, folder of SeiT's published files (NAME-token.data.bin.gz, ...), or .npy file of codes.
+        source: Token store, folder of SeiT's published files (NAME-token.data.bin.gz, ...), .npy file of codes, or
+            codes in tar (WebDataset: KEY.npy, KEY.cls) or Parquet files: one, a folder of them, or a pattern in quotes.
         out: Store or folder to write.
-        to: What to write: a store, SeiT's files, or numpy arrays.
+        to: What to write: a store, SeiT's files, numpy arrays, tar files (WebDataset) or Parquet files.
         codec: Of the store: packed, rans, rans-context, auto for the smallest of them, or pairwise for archives.
         grid: Rows and columns of codes, where the source does not say.
         name: Data set among SeiT's files: to read where there are several, or to write.
-        codebook: Code vectors of a .npy file of codes, (K, C).
+        codebook: Code vectors, a .npy file of (K, C), where the source has none.
         labels: Labels of a .npy file of codes, (N,).
         licence: Note on the terms of the data, kept in the store.
     """
@@ -48,8 +51,13 @@ def convert(
     from tilework.core.errors import ConfigError, InputError
     from tilework.core.place import Url
     from tilework.data.npy_files import read_npy, write_npy
+    from tilework.data.open_images import find_files
+    from tilework.data.parquet_tokens import ParquetTokens, write_parquet_tokens
     from tilework.data.seit_files import find_names, read_seit, write_seit
+    from tilework.data.tar_tokens import TarTokens, write_tar_tokens
+    from tilework.data.token_files import left_out, store_tokens
     from tilework.store import Store, codecs, gather
+    from tilework.train.log import notice
 
     if codec != "auto":
         codecs[codec]  # an unknown name is refused before any work
@@ -64,15 +72,20 @@ def convert(
             elif to == "seit":
                 write_seit(store, out, name or Path(source).stem, progress)
             else:
-                write_npy(store, out, progress)
+                {"npy": write_npy, "wds": write_tar_tokens, "parquet": write_parquet_tokens}[to](store, out, progress)
+            if to != "store" and (columns := left_out(store)):
+                notice(f"left out: {', '.join(columns)} (only a store holds such columns)", json)
         elif source.suffix == ".npy":
             read_npy(source, out, codebook, labels, grid, codec, licence, progress)
         elif source.is_dir() and find_names(source):
             if grid is None:
                 raise ConfigError(f"{source} does not say how its codes lie", "add --grid, for example --grid 32 32")
             read_seit(source, out, grid, name, codec, licence, progress)
+        elif files := find_files(source):
+            tokens = (ParquetTokens if files[0].suffix == ".parquet" else TarTokens).open(files)
+            store_tokens(tokens, out, codebook, grid, codec, licence, progress)
         else:
-            looked = "a store, *-token.data.bin.gz and a .npy file were looked for"
+            looked = "a store, *-token.data.bin.gz, and .npy, .tar and .parquet files were looked for"
             raise InputError(f"{source} is nothing that can be converted", looked)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     show({"output": str(out), "bytes": size, **({"codec": Store(out).manifest.codec} if to == "store" else {})}, json)

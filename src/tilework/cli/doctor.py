@@ -15,7 +15,6 @@ EXTRAS = {
     "s3": "s3fs",
     "tensorboard": "tensorboard",
     "timm": "timm",
-    "wds": "webdataset",
 }
 
 

@@ -33,7 +33,7 @@ COMMANDS = {
     "tokenize": (
         "tokenize",
         "tokenize",
-        "Turn a folder of images into a token store; stopped, the same command goes on.",
+        "Turn images in a folder, tar or Parquet files into a token store; stopped, the same command goes on.",
     ),
     "inspect": ("inspect", "inspect", "Show what is in a token store, in figures and as a picture."),
     "verify": ("verify", "verify", "Check every file and every record of a token store."),

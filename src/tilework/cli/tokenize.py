@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Device, DryRun, Images, Json, OptionalData, OptionalPath
+from tilework.cli.arguments import Device, DryRun, Json, OptionalData, OptionalPath
 from tilework.cli.output import progress_bar, show
 
 if TYPE_CHECKING:
-    from tilework.data import ImageFolder
+    from tilework.data.open_images import Images as Opened
     from tilework.tokenizers.tokenize import Tokenizing
 
 
 def tokenize(
-    images: Images,
+    images: Annotated[Positional[Path], arg(metavar="IMAGES")],
     /,
     tokenizer: Path,
     out: Path,
@@ -26,6 +26,7 @@ def tokenize(
     area: tuple[float, float] = (0.35, 1.0),
     seed: int = 0,
     shard: Annotated[str, arg(metavar="I/N", help_behavior_hint="(optional)")] = "",
+    engine: Literal["here", "ray"] = "here",
     max_broken: float = 0.05,
     licence: str = "",
     codec: str = "auto",
@@ -33,15 +34,19 @@ def tokenize(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Turn a folder of images into a token store; stopped, the same command goes on.
+    """Turn images in a folder, tar or Parquet files into a token store; stopped, the same command goes on.
 
     Try:
       tilework tokenize photos/train --tokenizer tokenizer --out train.tok
+      tilework tokenize 'shards/*.tar' --tokenizer tokenizer --out train.tok
       tilework tokenize photos/val --tokenizer tokenizer --out val.tok --like train.tok
       tilework tokenize photos/train --tokenizer tokenizer --out many.tok --views 5
       tilework tokenize photos/train --tokenizer tokenizer --out big.tok --shard 3/8
+      tilework tokenize photos/train --tokenizer tokenizer --out big.tok --engine ray
 
     Args:
+        images: Folder with one sub-folder of images per class; or tar (WebDataset) or Parquet files: one, a folder of
+            them, or a pattern in quotes.
         tokenizer: Directory of a trained tokenizer.
         out: The store to write.
         like: A store whose classes and codes this one takes over: for validation and transfer sets.
@@ -50,27 +55,34 @@ def tokenize(
         area: Smallest and largest share of the image that a crop takes.
         seed: Of the crops.
         shard: Only the I-th of N equal shares (0/8 to 7/8), for job arrays; 'tilework seal' ends them.
+        engine: Where the work is done: in this process, or by the workers of a Ray cluster (that of RAY_ADDRESS or of
+            this machine, else one that is made for the time). All machines must see images and output by these paths.
         max_broken: Share of unreadable images above which nothing is written.
         licence: Note on the terms of the images, kept in the store.
         codec: packed, rans, rans-context, or auto for the smallest of them; pairwise for archives (smaller, slower).
     """
     from time import monotonic
 
+    import torch
+
     from tilework.core.distributed import pick_device
     from tilework.core.errors import ConfigError, InputError, OutputError
-    from tilework.data import ImageFolder
+    from tilework.data.open_images import open_images
     from tilework.store import Store, codecs
     from tilework.tokenizers import load_tokenizer
+    from tilework.tokenizers.ray_engine import spool_on_ray
     from tilework.tokenizers.tokenize import Tokenizing, open_spool, parse_share, quarantine_of, spool_share
     from tilework.tokenizers.tokenize import tokenize as run
     from tilework.train.log import counted, notice
 
     share = parse_share(shard) if shard else None
+    if share is not None and engine != "here":
+        raise ConfigError(f"--shard with --engine {engine}", "either divides the work by itself: give one of them")
     if views < 1 or not 0 < area[0] <= area[1] <= 1:
         raise ConfigError(f"{views} views of {area[0]:g} to {area[1]:g} of the area", "1 or more, between 0 and 1")
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
-    place = pick_device(device)
+    place = torch.device(device) if engine == "ray" and device != "auto" else pick_device(device)  # the workers' own
     if codec != "auto":
         codecs[codec]  # an unknown name is refused before any work
     model, card = load_tokenizer(tokenizer)
@@ -78,7 +90,7 @@ def tokenize(
     if reference is not None and reference.manifest.tokenizer.get("sha256") != card.sha256:
         raise InputError(f"{like} was made with another tokenizer than {tokenizer}", "use the same one")
     classes, used = (reference.classes, reference.used) if reference else (None, None)
-    folder = ImageFolder.listed(images, labels, classes) if labels else ImageFolder.open(images, classes)
+    folder = open_images(images, labels, classes)
     job = Tokenizing(model, card, place, licence, views, area, seed)
     if dry_run:
         show(_plan(job, folder, out), json)
@@ -91,7 +103,7 @@ def tokenize(
             parts = len(range(share[0], spool.plan.parts, share[1]))
             show({"spool": str(spool.path), "share": shard, "parts": parts, "then": f"tilework seal {out}"}, json)
             return
-        broken = run(folder, job, out, codec, used, max_broken, progress)
+        broken = run(folder, job, out, codec, used, max_broken, progress, spool_on_ray if engine == "ray" else None)
     if broken:
         notice(f"{counted(len(broken), 'image')} cannot be read: see {quarantine_of(out)}", json)
     store = Store(out)
@@ -109,14 +121,14 @@ def tokenize(
     )
 
 
-def _plan(job: Tokenizing, folder: ImageFolder, out: Path) -> dict[str, object]:
+def _plan(job: Tokenizing, folder: Opened, out: Path) -> dict[str, object]:
     """What it would cost, by trying a few images."""
     from time import monotonic
 
     import numpy as np
 
     from tilework.store import Packed
-    from tilework.tokenizers.tokenize import PART, try_batch
+    from tilework.tokenizers.tokenize import try_batch
 
     plan = job.plan(folder)
     record = Packed(int(np.prod(plan.grid)), plan.vocabulary).size
@@ -132,7 +144,7 @@ def _plan(job: Tokenizing, folder: ImageFolder, out: Path) -> dict[str, object]:
         "broken_of_a_few": f"{broken} of {len(some)}",
         "grid": list(plan.grid),
         "views": job.views,
-        "parts": f"{plan.parts} of {PART} images",
+        "parts": f"{plan.parts} of {job.part} images",
         "bytes_at_most": size,
         "estimated_minutes_on_one_core": seconds * len(folder) / 60,
         "output": str(out),

@@ -7,13 +7,14 @@ B batch | H, W pixels
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from tilework.core.batch import Batch, Stage, Target
 from tilework.core.errors import InputError
 
 T = TypeVar("T")
+File = Path | BinaryIO  # of an image
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")
 LARGEST = 100_000_000  # pixels; read from the header before anything is decoded
@@ -36,6 +38,17 @@ class Broken:
 
     path: str
     reason: str
+
+
+class ImageBytes(io.BytesIO):
+    """The file of an image in memory; messages about it show its name."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        super().__init__(data)
+        self.name = name
+
+    def __repr__(self) -> str:
+        return repr(self.name.rpartition("/")[2])
 
 
 @dataclass(frozen=True)
@@ -107,6 +120,10 @@ class ImageFolder:
         """The name of one image."""
         return self.paths[index].relative_to(self.root).as_posix()
 
+    def files(self, index: Sequence[int]) -> Iterator[Path]:
+        """The files of some images."""
+        return (self.paths[i] for i in index)
+
     @property
     def bytes(self) -> int:
         """Size of all files."""
@@ -124,7 +141,7 @@ def _files(folder: Path) -> Iterator[Path]:
             yield entry
 
 
-def decode_image(path: Path, size: tuple[int, int]) -> np.ndarray:
+def decode_image(path: File, size: tuple[int, int]) -> np.ndarray:
     """An image upright, in RGB, short side resized (bicubic), centre cut to size. Returns (3, H, W) uint8."""
     with open_image(path, size) as upright:
         fitted = ImageOps.fit(to_rgb(upright), (size[1], size[0]), Image.Resampling.BICUBIC)
@@ -132,7 +149,7 @@ def decode_image(path: Path, size: tuple[int, int]) -> np.ndarray:
 
 
 @contextmanager
-def open_image(path: Path, size: tuple[int, int] | None = None) -> Iterator[Image.Image]:
+def open_image(path: File, size: tuple[int, int] | None = None) -> Iterator[Image.Image]:
     """An image upright, its number of pixels bounded before it is decoded. size: what it will be cut to, if at once."""
     with Image.open(path, formats=FORMATS) as image:
         if image.width * image.height > LARGEST:
@@ -237,12 +254,13 @@ class ImageSource:
         return self._pool.map(lambda i: decode_image(self.folder.paths[i], self.grid), index)
 
 
-def attempt(path: Path, decode: Callable[[], T]) -> T | str:
+def attempt(path: File, decode: Callable[[], T]) -> T | str:
     """What a decoder gives, or why it gives nothing."""
     try:
         return decode()
     except Exception as error:  # a damaged file can raise anything in a decoder: struct.error, SyntaxError, ...
-        return " ".join(str(error).replace(str(path), path.name).split()) or type(error).__name__
+        text = str(error).replace(str(path), path.name) if isinstance(path, Path) else str(error)
+        return " ".join(text.split()) or type(error).__name__
 
 
 def _threads() -> int:

@@ -5,17 +5,19 @@ N images | V views | H, W code grid | T codes of a sequence | K codes | C code d
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 
 import numpy as np
 
 from tilework.core.errors import InputError
 from tilework.core.files import new_directory
+from tilework.data.labels import UNLABELLED
 from tilework.store import Store, StoreWriter
 
 TOGETHER = 4096
-UNLABELLED = "unlabelled"
 
 
 def read_npy(
@@ -29,15 +31,15 @@ def read_npy(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """A store of an array of codes, (N, H, W) or (N, T); without a codebook it has no code vectors."""
-    ids = _load(path)
+    ids = load_npy(path)
     if ids.ndim not in (2, 3) or not ids.size or not np.issubdtype(ids.dtype, np.integer):
         raise InputError(f"{path} holds {ids.dtype} of shape {ids.shape}", "(N, H, W) or (N, T) integers are needed")
     if grid is not None:
         if ids[0].size != grid[0] * grid[1]:
             raise InputError(f"{ids[0].size} codes for a grid of {grid[0]}x{grid[1]}", "change --grid")
         ids = ids.reshape(-1, *grid)
-    table = np.zeros((int(ids.max()) + 1, 0), np.float32) if codebook is None else _load(codebook)
-    numbers = np.zeros(len(ids), np.int64) if labels is None else _load(labels)
+    table = np.zeros((int(ids.max()) + 1, 0), np.float32) if codebook is None else load_npy(codebook)
+    numbers = np.zeros(len(ids), np.int64) if labels is None else load_npy(labels)
     if numbers.shape != (len(ids),) or not np.issubdtype(numbers.dtype, np.integer) or numbers.min() < 0:
         raise InputError(f"{labels} holds {numbers.dtype} of shape {numbers.shape}", f"{len(ids)} labels are needed")
     classes = [UNLABELLED] if labels is None else [str(i) for i in range(int(numbers.max()) + 1)]
@@ -67,7 +69,21 @@ def write_npy(store: Store, folder: Path, progress: Callable[[int, int], None] =
         (root / "keys.txt").write_text("".join(f"{key}\n" for key in store.column("key")), "utf-8", "surrogateescape")
 
 
-def _load(path: Path) -> np.ndarray:
+def parse_npy(data: bytes) -> np.ndarray:
+    """The array of a .npy file in memory, read-only; ValueError if its bytes do not fit its header exactly."""
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of the format")
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, by_column, dtype = header(file)
+    if dtype.hasobject or not dtype.itemsize or dtype.itemsize * prod(shape) != len(data) - file.tell():
+        raise ValueError(f"{len(data) - file.tell()} bytes for {dtype} of shape {shape}")
+    return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if by_column else "C")
+
+
+def load_npy(path: Path) -> np.ndarray:
+    """The array of a file, mapped."""
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

@@ -22,11 +22,14 @@ import torch
 
 from tilework.core.errors import DamageError, InputError
 from tilework.core.files import new_directory
+from tilework.data.npy_files import parse_npy
 from tilework.store import Store, StoreWriter
 from tilework.store.escape_gzip import escape, pack, unescape, unpack
 from tilework.store.synonyms import nearest_codes
 
 TOGETHER = 4096
+FREE = 1 << 26  # bytes that any file may unpack to
+MOST_TIMES = 64  # as much as packed, for larger ones
 
 
 def find_names(folder: Path) -> list[str]:
@@ -49,7 +52,7 @@ def read_seit(
         raise InputError(f"{folder} holds {', '.join(names) or 'no *-token.data.bin.gz'}", "choose one with --name")
     name = name or names[0]
     codebook = _codebook(folder / "codebook.ckpt")
-    symbols = unpack(_bytes(folder / f"{name}-token.data.bin.gz"))
+    symbols = _unpack(folder / f"{name}-token.data.bin.gz")
     offsets = _offsets(folder / f"{name}-token.index.npy.gz")
     labels = _labels(folder / f"{name}-label.txt", len(offsets) - 1)
     width = len(str(len(labels)))
@@ -95,11 +98,19 @@ def _bytes(path: Path) -> bytes:
         raise InputError(f"{path} cannot be read", str(error)) from error
 
 
-def _offsets(path: Path) -> np.ndarray:
-    raw = unpack(_bytes(path)).tobytes()
+def _unpack(path: Path) -> np.ndarray:
+    """Contents of a gzip file; a large one that shrinks more than codes do is a trap for memory."""
+    data = _bytes(path)
     try:
-        offsets = np.load(io.BytesIO(raw), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        return unpack(data, largest=max(FREE, MOST_TIMES * len(data)))
+    except DamageError as error:
+        raise DamageError(f"{path}: {error.what}", error.hint) from error
+
+
+def _offsets(path: Path) -> np.ndarray:
+    try:
+        offsets = parse_npy(_unpack(path).tobytes())
+    except ValueError as error:
         raise DamageError(f"{path} is not a numpy array", f"restore it ({error})") from error
     if offsets.ndim != 1 or len(offsets) < 2 or not np.issubdtype(offsets.dtype, np.integer) or offsets.min() < 0:
         raise DamageError(f"{path} holds no offsets", f"an array of {offsets.dtype} with shape {offsets.shape}")

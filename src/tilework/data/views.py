@@ -5,13 +5,11 @@ B images | V views | H, W pixels
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from PIL import Image
 
 from tilework.core.rng import uniform
-from tilework.data.images import open_image, to_rgb
+from tilework.data.images import File, open_image, to_rgb
 
 ASPECT = (3 / 4, 4 / 3)
 
@@ -24,7 +22,7 @@ def sample_crops(seed: int, index: np.ndarray, views: int, area: tuple[float, fl
     return np.stack([share, aspect, draws[..., 2], draws[..., 3]], -1).astype(np.float32)
 
 
-def decode_views(path: Path, size: tuple[int, int], crops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def decode_views(path: File, size: tuple[int, int], crops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Crops of an image and their boxes. crops: (V, 4) of `sample_crops`.
 
     Returns (V, 3, H, W) uint8, and (V, 4) left, top, right, bottom as shares of the upright image.

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +25,8 @@ import torch
 
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import write_json
-from tilework.data.images import Broken, ImageFolder, attempt, decode_image
+from tilework.data.images import Broken, attempt, decode_image
+from tilework.data.open_images import Images
 from tilework.data.views import decode_views, sample_crops
 from tilework.store import Plan, Spool, seal, spool_of
 from tilework.store.columns import Values
@@ -33,6 +34,7 @@ from tilework.tokenizers.tokenizer import Card, Tokenizer
 
 PART = 1024  # images
 AHEAD = 8  # batches under way
+SpoolAll = Callable[["Images", "Tokenizing", Spool, float, Callable[[int, int], None]], None]
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,13 @@ class Tokenizing:
     area: tuple[float, float] = (0.35, 1.0)  # share of the image that a crop takes
     seed: int = 0  # of the crops
     batch: int = 64  # images encoded in one call
+    part: int = PART  # images spooled together
 
-    def plan(self, folder: ImageFolder) -> Plan:
+    def plan(self, images: Images) -> Plan:
         """What all parts of the store have in common."""
         tokenizer, size = self.tokenizer, self.card.size
         crops = [self.views, *self.area, self.seed] if self.views > 1 else []
-        listed = [folder.keys, folder.labels.tolist(), crops, self.batch]
+        listed = [images.keys, images.labels.tolist(), crops, self.batch, self.part]
         preprocessing = self.card.preprocessing
         order = {"sequence": tokenizer.sequence} if tokenizer.sequence else {}
         if self.views > 1:
@@ -63,49 +66,51 @@ class Tokenizing:
         return Plan(
             vocabulary=len(tokenizer.codebook),
             grid=tokenizer.grid(size),
-            classes=folder.classes,
+            classes=images.classes,
             views=self.views,
             tokenizer={"name": self.card.name, "sha256": self.card.sha256, **order},
             preprocessing=preprocessing,
             licence=self.licence,
-            parts=-(-len(folder) // PART),
+            parts=-(-len(images) // self.part),
             source=hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
         )
 
 
 def tokenize(
-    folder: ImageFolder,
+    images: Images,
     job: Tokenizing,
     out: Path,
     codec: str = "auto",
     used: np.ndarray | None = None,
     max_broken: float = 0.05,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    spool_all: SpoolAll | None = None,
 ) -> list[Broken]:
     """Write a store of all images that can be read; the others are returned, and listed beside it.
 
     used: the tokenizer's codes that the store keeps, as another store does; those in use if it is not given.
     max_broken: share of unreadable images above which nothing is written.
+    spool_all: what spools the parts, if not this process.
     """
     if out.exists():
         raise OutputError(f"{out} exists", "choose another place or remove it")
-    spool = open_spool(folder, job, out)
+    spool = open_spool(images, job, out)
     try:
-        spool_share(folder, job, spool, 0, 1, max_broken, progress)
+        (spool_all or _spool_here)(images, job, spool, max_broken, progress)
     except InputError:
         spool.remove()  # once the images are repaired, all of them are read again
         raise
     return finish(spool, out, codec, used, max_broken)
 
 
-def open_spool(folder: ImageFolder, job: Tokenizing, out: Path) -> Spool:
+def open_spool(images: Images, job: Tokenizing, out: Path) -> Spool:
     """The spool of a store, new or as an earlier process left it."""
     with torch.inference_mode():
-        return Spool.create(spool_of(out), job.plan(folder), job.tokenizer.codebook.cpu().float().numpy())
+        return Spool.create(spool_of(out), job.plan(images), job.tokenizer.codebook.cpu().float().numpy())
 
 
 def spool_share(
-    folder: ImageFolder,
+    images: Images,
     job: Tokenizing,
     spool: Spool,
     rank: int,
@@ -116,30 +121,53 @@ def spool_share(
     """Spool every world-th part that is not there yet, beginning with number `rank`."""
     done, broken = set(spool.done()), _receipts(spool)[1]
     mine = range(rank, spool.plan.parts, world)
-    total = sum(_count(folder, number) for number in mine)
-    seen = sum(_count(folder, number) for number in mine if number in done)
-    job.tokenizer.to(job.device).eval()
+    total = sum(count_images(images, job, number) for number in mine)
+    seen = sum(count_images(images, job, number) for number in mine if number in done)
     progress(seen, total)
+    spool_parts(
+        images, job, spool, [number for number in mine if number not in done], broken, max_broken,
+        lambda count: progress(seen + count, total),
+    )  # fmt: skip
+
+
+def _spool_here(
+    images: Images, job: Tokenizing, spool: Spool, max_broken: float, progress: Callable[[int, int], None]
+) -> None:
+    spool_share(images, job, spool, 0, 1, max_broken, progress)
+
+
+def spool_parts(
+    images: Images,
+    job: Tokenizing,
+    spool: Spool,
+    numbers: Sequence[int],
+    broken: list[Broken],
+    max_broken: float,
+    progress: Callable[[int], None] = lambda done: None,
+) -> None:
+    """Spool some parts. broken: images that are known not to be readable, which those found here join."""
+    seen = 0
+    job.tokenizer.to(job.device).eval()
     with _workers(job.device) as pool:
         part = _Batch([], [], [], [])
-        for number, batch in _encoded(folder, job, [number for number in mine if number not in done], pool):
+        for number, batch in _encoded(images, job, numbers, pool):
             for whole, piece in zip(vars(part).values(), vars(batch).values(), strict=True):
                 whole += piece
             seen += batch.images
-            progress(seen, total)
-            if part.images == _count(folder, number):
+            progress(seen)
+            if part.images == count_images(images, job, number):
                 broken += part.broken
-                _check_broken(broken, len(folder), max_broken)
-                _put(folder, job, spool, number, part)
+                _check_broken(broken, len(images), max_broken)
+                _put(images, job, spool, number, part)
                 part = _Batch([], [], [], [])
 
 
-def _put(folder: ImageFolder, job: Tokenizing, spool: Spool, number: int, part: _Batch) -> None:
+def _put(images: Images, job: Tokenizing, spool: Spool, number: int, part: _Batch) -> None:
     """A part, after the receipt that says what it lacks."""
     receipt = {"images": part.images, "broken": [asdict(one) for one in part.broken]}
     write_json(spool.path / f"receipts/{number:05d}.json", receipt)
     shape = (job.views, *spool.plan.grid) if job.views > 1 else spool.plan.grid
-    columns: dict[str, Values] = {"label": folder.labels[part.kept], "key": [folder.key(i) for i in part.kept]}
+    columns: dict[str, Values] = {"label": images.labels[part.kept], "key": [images.key(i) for i in part.kept]}
     if job.views > 1:
         columns["box"] = np.array(part.boxes, np.float32).reshape(-1, job.views, 4)
     spool.put(number, np.array(part.values, np.int64).reshape(-1, *shape), columns)
@@ -168,8 +196,9 @@ def quarantine_of(out: Path) -> Path:
     return out.with_name(f"{out.name}.quarantine.json")
 
 
-def _count(folder: ImageFolder, number: int) -> int:
-    return min(PART, len(folder) - number * PART)
+def count_images(images: Images, job: Tokenizing, number: int) -> int:
+    """Images of a part."""
+    return min(job.part, len(images) - number * job.part)
 
 
 def _receipts(spool: Spool) -> tuple[int, list[Broken]]:
@@ -177,6 +206,13 @@ def _receipts(spool: Spool) -> tuple[int, list[Broken]]:
     receipts = [json.loads(file.read_bytes()) for file in sorted((spool.path / "receipts").glob("*.json"))]
     broken = [Broken(**entry) for receipt in receipts for entry in receipt["broken"]]
     return sum(receipt["images"] for receipt in receipts), broken
+
+
+def check_receipt(spool: Spool, number: int, broken: list[Broken], total: int, max_broken: float) -> None:
+    """Add the images that a part lacks to those known; refuse too many."""
+    receipt = json.loads((spool.path / f"receipts/{number:05d}.json").read_bytes())
+    broken += [Broken(**entry) for entry in receipt["broken"]]
+    _check_broken(broken, total, max_broken)
 
 
 def _check_broken(broken: list[Broken], total: int, share: float) -> None:
@@ -201,7 +237,7 @@ class _Batch:
 
 
 def _encoded(
-    folder: ImageFolder, job: Tokenizing, parts: list[int], pool: ThreadPoolExecutor
+    images: Images, job: Tokenizing, parts: Sequence[int], pool: ThreadPoolExecutor
 ) -> Iterator[tuple[int, _Batch]]:
     """Batches of codes in order, each with its part; on a CPU whole batches are under way ahead, else their pixels."""
     cpu = job.device.type == "cpu"
@@ -212,30 +248,29 @@ def _encoded(
         return number, future.result() if cpu else _encode(job, future.result())
 
     for number in parts:
-        index = np.arange(number * PART, number * PART + _count(folder, number))
+        index = np.arange(number * job.part, number * job.part + count_images(images, job, number))
         for batch in np.split(index, range(job.batch, len(index), job.batch)):
-            waiting.append((number, pool.submit(_prepare, folder, job, batch, cpu)))
+            waiting.append((number, pool.submit(_prepare, images, job, batch, cpu)))
             if len(waiting) > AHEAD:
                 yield next_one()
     while waiting:
         yield next_one()
 
 
-def _prepare(folder: ImageFolder, job: Tokenizing, index: np.ndarray, encode: bool) -> _Batch:
-    batch = _decode(folder, job, index)
+def _prepare(images: Images, job: Tokenizing, index: np.ndarray, encode: bool) -> _Batch:
+    batch = _decode(images, job, index)
     return _encode(job, batch) if encode else batch
 
 
-def _decode(folder: ImageFolder, job: Tokenizing, index: np.ndarray) -> _Batch:
+def _decode(images: Images, job: Tokenizing, index: np.ndarray) -> _Batch:
     """Pixels of images, several views of each where asked for; what cannot be read is set aside."""
     size, batch = job.card.size, _Batch([], [], [], [])
     crops = sample_crops(job.seed, index, job.views, job.area)  # (B, V, 4)
-    for i, crop in zip(index.tolist(), crops, strict=True):
-        path = folder.paths[i]
-        decode = partial(decode_views, path, size, crop) if job.views > 1 else partial(decode_image, path, size)
-        image: Any = attempt(path, decode)
+    for i, file, crop in zip(index.tolist(), images.files(index.tolist()), crops, strict=True):
+        decode = partial(decode_views, file, size, crop) if job.views > 1 else partial(decode_image, file, size)
+        image: Any = attempt(file, decode)
         if isinstance(image, str):
-            batch.broken.append(Broken(path.relative_to(folder.root).as_posix(), image))
+            batch.broken.append(Broken(images.key(i), image))
             continue
         batch.kept.append(i)
         if isinstance(image, tuple):
@@ -255,11 +290,11 @@ def _encode(job: Tokenizing, batch: _Batch) -> _Batch:
     return replace(batch, values=list(codes))
 
 
-def try_batch(folder: ImageFolder, job: Tokenizing, index: np.ndarray) -> int:
+def try_batch(images: Images, job: Tokenizing, index: np.ndarray) -> int:
     """Decode and encode some images on one core, for an estimate; returns how many cannot be read."""
     job.tokenizer.to(job.device).eval()
     with _workers(job.device) as pool:
-        return len(pool.submit(_prepare, folder, job, index, True).result().broken)
+        return len(pool.submit(_prepare, images, job, index, True).result().broken)
 
 
 @contextmanager

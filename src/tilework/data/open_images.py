@@ -1,0 +1,83 @@
+"""Images to be tokenized, wherever they lie: a folder, tar files (WebDataset) or Parquet files.
+
+N images
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from glob import glob
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from tilework.core.errors import InputError
+from tilework.data.images import PARTS, File, ImageFolder
+from tilework.data.parquet_images import ParquetImages
+from tilework.data.tar_images import TarImages
+
+PACKED = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
+
+
+class Images(Protocol):
+    """Encoded images in a fixed order, with names and labels."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Class numbers, (N,) int64."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in the order of their numbers."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The name of each image."""
+
+    def __len__(self) -> int: ...
+
+    def key(self, index: int) -> str:
+        """The name of one image."""
+
+    def files(self, index: Sequence[int]) -> Iterator[File]:
+        """What Pillow opens, for some images, one at a time."""
+
+
+def open_images(source: Path, labels: Path | None = None, classes: Sequence[str] | None = None) -> Images:
+    """A folder of class folders, a .tar or .parquet file, a folder of them, or a pattern ('shards/*.tar').
+
+    labels: a CSV file for a folder of images; classes: number them so, and refuse others.
+    """
+    files = find_files(source)
+    if not files:
+        return ImageFolder.listed(source, labels, classes) if labels else ImageFolder.open(source, classes)
+    if labels:
+        raise InputError(f"a table of labels for {source}", "tar and Parquet files hold their labels themselves")
+    return (ParquetImages if files[0].suffix == ".parquet" else TarImages).open(files, classes)
+
+
+def find_files(source: Path) -> list[Path]:
+    """The tar or Parquet files that are meant, sorted by name; none for a folder of anything else."""
+    if any(character in str(source) for character in "*?[") and not source.exists():
+        found = sorted(map(Path, glob(str(source))))
+        if not found:
+            raise InputError(f"no file fits {source}", "check the pattern")
+    elif source.is_dir():
+        if any(entry.is_dir() and not entry.name.startswith(".") for entry in source.iterdir()):
+            return []  # of classes
+        found = sorted(p for p in source.iterdir() if p.name.endswith((".tar", ".parquet", *PACKED)))
+    else:
+        found = [source] if source.name.endswith((".tar", ".parquet", *PACKED)) else []
+    if packed := [path for path in found if path.name.endswith(PACKED)]:
+        raise InputError(f"{packed[0]} is packed", "unpack it to a plain .tar, whose files can be read in place")
+    kinds = {path.suffix for path in found}
+    if len(kinds) > 1 or not kinds <= {".tar", ".parquet"}:
+        raise InputError(f"{source} means files of several kinds ({', '.join(sorted(kinds))})", "give one kind")
+    parts = sorted({re.split("[^a-z]", path.name.lower())[0] for path in found} & PARTS)
+    if len(parts) > 1:
+        what = f"{source} holds several parts ({', '.join(parts)})"
+        folder = source if source.is_dir() else source.parent
+        raise InputError(what, f"give one, for example '{folder}/{parts[0]}*{found[0].suffix}'")
+    return found

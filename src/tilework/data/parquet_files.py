@@ -1,0 +1,94 @@
+"""Parquet files, read a row group at a time: what a footer claims is bounded before anything is read by it.
+
+Page checksums are verified where the file has them. A lying page can still ask for as much as the format allows one
+page, 2 GiB; no more of it is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tilework.core.errors import DamageError, InputError, MachineError
+
+LARGEST_GROUP = 1 << 30  # bytes of a row group once unpacked, in the columns that are read
+ROWS_PER_BYTE = 16  # of the file: more rows than that cannot have names of their own
+TOGETHER = 64  # rows decoded in one call
+
+
+@contextmanager
+def open_parquet(path: Path) -> Iterator[Any]:
+    """A pyarrow ParquetFile; whatever a damaged or hostile one makes pyarrow raise becomes one line."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MachineError("Parquet files need pyarrow", "pip install 'tilework[parquet]'") from error
+    try:
+        size = path.stat().st_size
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            if file.metadata.num_rows > ROWS_PER_BYTE * size:
+                raise DamageError(f"{path} claims {file.metadata.num_rows} rows in {size} bytes", "restore it")
+            yield file
+    except FileNotFoundError as error:
+        raise InputError(f"{path} cannot be read", "there is no such file") from error
+    except (pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, MemoryError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DamageError(f"{path} cannot be read as Parquet", f"restore it ({reason})") from error
+
+
+def read_group(file: Any, group: int, columns: Sequence[str]) -> Any:
+    """Some columns of a row group as a pyarrow Table, of a bounded size."""
+    import pyarrow
+
+    held = 0
+    batches = []
+    metadata = file.metadata.row_group(group)
+    chunks = [metadata.column(i) for i in range(metadata.num_columns)]
+    claimed = sum(c.total_uncompressed_size for c in chunks if _among(c.path_in_schema, columns))
+    for batch in () if claimed > LARGEST_GROUP else file.iter_batches(TOGETHER, [group], list(columns), False):
+        held += batch.nbytes
+        if held > LARGEST_GROUP:
+            break
+        batches.append(batch)
+    if max(claimed, held) > LARGEST_GROUP:
+        raise InputError(f"a row group of {max(claimed, held)} bytes", f"write it anew, below {LARGEST_GROUP} each")
+    rows = sum(len(batch) for batch in batches)
+    if rows != metadata.num_rows:
+        raise DamageError(f"row group {group} has {rows} rows, not {metadata.num_rows}", "restore the file")
+    return pyarrow.Table.from_batches(batches) if batches else None
+
+
+def column_values(file: Any, column: str) -> list[Any]:
+    """All values of a small column, as Python objects, bounded as a row group is."""
+    values: list[Any] = []
+    held = 0
+    for group in range(file.num_row_groups):
+        if (table := read_group(file, group, [column])) is not None:
+            held += table.nbytes
+            if held > LARGEST_GROUP:
+                raise InputError(f"column '{column}' of more than {LARGEST_GROUP} bytes", "give fewer files at a time")
+            values += table.flatten().column(0).to_pylist()
+    return values
+
+
+def has_column(file: Any, path: str) -> bool:
+    """Whether there is a column; 'a.b' is member b of the struct a."""
+    return any(_among(file.schema.column(i).path, [path]) for i in range(len(file.schema)))
+
+
+def class_names(file: Any) -> tuple[str, ...] | None:
+    """Names of the classes of column `label`, where the file has them as Hugging Face's data sets do."""
+    try:
+        told = json.loads((file.schema_arrow.metadata or {})[b"huggingface"])
+        names = told["info"]["features"]["label"]["names"]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return None
+    return tuple(map(str, names)) if isinstance(names, list) and names else None
+
+
+def _among(path: str, columns: Sequence[str]) -> bool:
+    return any(path == column or path.startswith(f"{column}.") for column in columns)

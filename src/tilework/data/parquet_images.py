@@ -1,0 +1,125 @@
+"""Images inside Parquet files: column `image` (bytes, or a struct with them), `label` beside it.
+
+N images | G row groups
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from tilework.core.errors import InputError
+from tilework.data.images import ImageBytes
+from tilework.data.labels import Label, number_labels
+from tilework.data.parquet_files import class_names, column_values, has_column, open_parquet, read_group
+
+HELD = 3  # row groups in memory
+
+
+class ParquetImages:
+    """Images of Parquet files, in the order of their rows."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        keys: Sequence[str],
+        labels: np.ndarray,  # (N,) int64
+        classes: Sequence[str],
+        groups: np.ndarray,  # (G, 3) int64: number of the file, of the row group in it, of its first image
+        column: str,
+    ) -> None:
+        self.paths, self.keys, self.labels, self.classes = tuple(paths), tuple(keys), labels, tuple(classes)
+        self._groups, self._column = groups, column
+        self._held: OrderedDict[int, Any] = OrderedDict()
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.paths, self.keys, self.labels, self.classes, self._groups, self._column)
+
+    @staticmethod
+    def open(paths: Sequence[Path], classes: Sequence[str] | None = None) -> ParquetImages:
+        """List some files; with `classes`, number them as given and refuse others."""
+        keys: list[Any] = []
+        found: list[Label] = []
+        groups: list[tuple[int, int, int]] = []
+        forms: set[tuple[str, tuple[str, ...] | None]] = set()
+        for number, path in enumerate(paths):
+            with open_parquet(path) as file:
+                form = next((name for name in ("image.bytes", "image") if has_column(file, name)), None)
+                if form is None or not _holds_bytes(file, form):
+                    has = ", ".join(file.schema_arrow.names[:20])
+                    raise InputError(f"{path} has no images in a column 'image'", f"bytes are needed; it has {has}")
+                forms.add((form, class_names(file)))
+                first = len(found)
+                for group in range(file.num_row_groups):
+                    groups.append((number, group, first))
+                    first += file.metadata.row_group(group).num_rows
+                labelled, rows = has_column(file, "label"), first - len(found)
+                found += _labels(path, column_values(file, "label")) if labelled else [None] * rows
+                keys += _keys(file, rows)
+        if not found:
+            raise InputError(f"{paths[0]} holds no images", "it has no rows")
+        if len(forms) > 1:
+            raise InputError(f"{paths[0].parent} mixes files of different columns or classes", "give files of one kind")
+        if None in keys or len(set(keys)) < len(keys) or not all(map(str.isprintable, keys)):
+            keys = [f"{i:0{len(str(len(keys)))}d}" for i in range(len(keys))]
+        column, names = forms.pop()
+        labels, names = number_labels(str(paths[0].parent), found, names, classes)
+        return ParquetImages(paths, keys, labels, names, np.array(groups, np.int64), column)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def key(self, index: int) -> str:
+        """The name of one image."""
+        return self.keys[index]
+
+    def files(self, index: Sequence[int]) -> Iterator[ImageBytes]:
+        """The files of some images, one at a time; a missing one is empty."""
+        places = np.searchsorted(self._groups[:, 2], np.asarray(index), "right") - 1
+        for i, place in zip(index, places.tolist(), strict=True):
+            value = self._values(place)[int(i - self._groups[place, 2])].as_py()
+            yield ImageBytes(value or b"", self.key(i))
+
+    def _values(self, place: int) -> Any:
+        """Encoded images of a row group, kept while its neighbours are asked for."""
+        with self._lock:
+            if place not in self._held:
+                number, group, _ = self._groups[place].tolist()
+                with open_parquet(self.paths[number]) as file:
+                    table = read_group(file, group, [self._column])
+                self._held[place] = (table.flatten() if self._column == "image.bytes" else table).column(0)
+                if len(self._held) > HELD:
+                    self._held.popitem(last=False)
+            self._held.move_to_end(place)
+            return self._held[place]
+
+
+def _holds_bytes(file: Any, form: str) -> bool:
+    import pyarrow
+
+    kind = file.schema_arrow.field("image").type
+    if form == "image.bytes":
+        if not pyarrow.types.is_struct(kind):
+            return False
+        kind = kind.field("bytes").type
+    return bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
+
+
+def _labels(path: Path, values: list[Any]) -> list[Label]:
+    if any(isinstance(value, bool) or not isinstance(value, int | str | None) for value in values):
+        raise InputError(f"labels in {path} are neither numbers nor names", "a column of integers is needed")
+    return values
+
+
+def _keys(file: Any, rows: int) -> list[Any]:
+    """Column `key`, else the paths that Hugging Face keeps beside the bytes, else nothing."""
+    for column in ("key", "image.path"):
+        if has_column(file, column):
+            return [value if isinstance(value, str) else None for value in column_values(file, column)]
+    return [None] * rows
