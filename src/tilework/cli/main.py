@@ -25,6 +25,11 @@ COMMANDS = {
         "import_tokenizer",
         "Take over other people's tokenizer: its layout is recognised by the names of its tensors.",
     ),
+    "tokenizer dct": (
+        "tokenizer",
+        "make_dct",
+        "Make the tokenizer of DCT coefficients: JPEG's, at a chosen quality; nothing is trained.",
+    ),
     "tokenizer card": (
         "tokenizer",
         "card",

@@ -43,7 +43,7 @@ def reconstruction(tokenizer: Tokenizer, source: ImageSource, device: torch.devi
     tokenizer = tokenizer.to(device).eval()
     scores: list[Tensor] = []
     counts = torch.zeros(len(tokenizer.codebook), dtype=torch.int64)
-    seconds, grid = [0.0, 0.0], (0, 0)
+    seconds, grid, length = [0.0, 0.0], (0, 0), 0
     tokenizer.decode(tokenizer.encode(torch.zeros(1, 3, *source.grid, device=device)))  # the first call is slow
     for part in in_order(source, batch):
         x = part.x.to(device) / 255
@@ -54,7 +54,7 @@ def reconstruction(tokenizer: Tokenizer, source: ImageSource, device: torch.devi
         restored = tokenizer.decode(ids)
         scores.append(torch.stack([psnr(restored, x), ssim(restored, x)], 1).cpu())
         seconds = [seconds[0] + between - begun, seconds[1] + perf_counter() - between]
-        grid = (ids.shape[1], ids.shape[2])
+        grid, length = (ids.shape[1], ids.shape[2]), prod(ids.shape[1:])
     p = counts[counts > 0].double() / counts.sum()
     entropy = float(-(p * p.log2()).sum())
     means = torch.cat(scores).mean(0).tolist()
@@ -67,8 +67,8 @@ def reconstruction(tokenizer: Tokenizer, source: ImageSource, device: torch.devi
         ssim=means[1],
         code_usage=float((counts > 0).double().mean()),
         perplexity=2**entropy,
-        bits_per_image=prod(grid) * max(1, int(np.ceil(log2(len(counts))))),
-        entropy_bytes_per_image=prod(grid) * entropy / 8,
+        bits_per_image=length * max(1, int(np.ceil(log2(len(counts))))),
+        entropy_bytes_per_image=length * entropy / 8,
         encode_images_per_s=len(source) / seconds[0],
         decode_images_per_s=len(source) / seconds[1],
         parameters=sum(parameter.numel() for parameter in tokenizer.parameters()),

@@ -56,6 +56,8 @@ class ReconstructConfig(ObjectiveConfig):
         """The objective around a tokenizer."""
         if not isinstance(model, Tokenizer):
             raise TypeError(f"{type(model).__name__} is not a tokenizer")
+        if model.stacked:
+            raise ConfigError(f"a {type(model).__name__} has nothing to train", "make it with 'tilework tokenizer'")
         return Reconstruct(model, self)
 
 

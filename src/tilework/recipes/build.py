@@ -114,7 +114,7 @@ def check_data(
     run.objective.check(source.classes, run.fit.total_steps(len(source)))
     for chain in (run.augment, run.evaluation):
         check_chain(chain, source.stage)
-    if source.stage == "ids" and run.codes not in (None, source.grid):
+    if source.stage != "pixels" and run.codes not in (None, source.grid):
         made, found = (f"{grid[0]}x{grid[1]}" for grid in (run.codes, source.grid))
         raise ConfigError(
             f"the recipe is made for {made} codes, {data} has {found}",

@@ -89,7 +89,7 @@ def evaluate_run(
     if not isinstance(model, Model) or not run.objective.labels:
         raise InputError(f"{path} trained no classifier", "give a classifier's run, or use 'tilework probe'")
     source = open_source(data, run.size, run.max_broken, quiet=True)
-    if spec.stage == "ids" and isinstance(source, ImageSource):
+    if spec.stage != "pixels" and isinstance(source, ImageSource):
         if tokenizer is None:
             raise InputError(f"{path} was trained on tokens, {data} holds images", "add --tokenizer, or tokenize them")
         with TemporaryDirectory() as folder:

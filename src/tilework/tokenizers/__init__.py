@@ -1,5 +1,7 @@
 """Pixels to codes and back: `create_tokenizer(name_or_path)`."""
 
+from tilework.tokenizers.dct import Dct, DctConfig
+from tilework.tokenizers.dct_flip import DctFlip
 from tilework.tokenizers.decode_encode import DecodeEncode
 from tilework.tokenizers.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from tilework.tokenizers.vit_vq import VitVq, VitVqConfig
@@ -9,6 +11,9 @@ from tilework.tokenizers.vqgan import Vqgan, VqganConfig
 from tilework.tokenizers.zoo import create_tokenizer
 
 __all__ = [
+    "Dct",
+    "DctConfig",
+    "DctFlip",
     "DecodeEncode",
     "Tokenizer",
     "VitVq",

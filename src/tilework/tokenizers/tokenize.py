@@ -3,7 +3,7 @@
 A part is always the same images in the same batches, so any number of processes, stopped and started at will, make the
 same bytes. On a CPU every core takes whole batches, decoding and encoding by itself: nothing waits for anything else.
 
-N images | B batch | V views | h, w code grid
+N images | B batch | V views | h, w code grid | or h, w, C where a place has several codes
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Tokenizing:
     def plan(self, folder: ImageFolder) -> Plan:
         """What all parts of the store have in common."""
         tokenizer, size = self.tokenizer, self.card.size
+        stack = tokenizer.codebook.shape[1:] if tokenizer.stacked else ()
         crops = [self.views, *self.area, self.seed] if self.views > 1 else []
         listed = [folder.keys, folder.labels.tolist(), crops, self.batch]
         preprocessing = self.card.preprocessing
@@ -61,7 +62,7 @@ class Tokenizing:
             )
         return Plan(
             vocabulary=len(tokenizer.codebook),
-            grid=(size[0] // tokenizer.patch, size[1] // tokenizer.patch),
+            grid=(size[0] // tokenizer.patch, size[1] // tokenizer.patch, *stack),
             classes=folder.classes,
             views=self.views,
             tokenizer={"name": self.card.name, "sha256": self.card.sha256},
@@ -141,7 +142,7 @@ def _put(folder: ImageFolder, job: Tokenizing, spool: Spool, number: int, part: 
     columns: dict[str, Values] = {"label": folder.labels[part.kept], "key": [folder.key(i) for i in part.kept]}
     if job.views > 1:
         columns["box"] = np.array(part.boxes, np.float32).reshape(-1, job.views, 4)
-    spool.put(number, np.array(part.values, np.int64).reshape(-1, *shape), columns)
+    spool.put(number, np.array(part.values, np.int32).reshape(-1, *shape), columns)
 
 
 def finish(

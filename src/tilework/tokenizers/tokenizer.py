@@ -29,6 +29,7 @@ class Tokenizer(nn.Module):
     """Images in [0, 1] to a grid of codes and back."""
 
     takes: Stage = "pixels"
+    stacked = False  # whether a place has several codes, each with a channel of its own: ids (B, h, w, C)
     patch: int  # pixels per code and axis
     quantiser: NearestQuantiser | GumbelQuantiser
 
@@ -45,6 +46,10 @@ class Tokenizer(nn.Module):
         """Code of each vector. features: (..., C); returns (...) int64."""
         return self.quantiser.nearest(features)
 
+    def vectors(self, ids: Tensor) -> Tensor:
+        """Code vectors of codes. ids: (B, h, w), or (B, h, w, C) where stacked; returns (B, h, w, C)."""
+        return self.codebook[ids.long()]
+
     def pixels(self, vectors: Tensor) -> Tensor:
         """Images from code vectors. vectors: (B, h, w, C); returns (B, 3, H, W), about [0, 1]."""
         raise ConfigError(f"a {type(self).__name__} has no decoder", "give a tokenizer that has one")
@@ -54,7 +59,7 @@ class Tokenizer(nn.Module):
 
     @torch.inference_mode()
     def encode(self, pixels: Tensor) -> Tensor:
-        """Codes of images in [0, 1]. Returns (B, h, w) int64."""
+        """Codes of images in [0, 1]. Returns (B, h, w) int64, or (B, h, w, C) where stacked."""
         height, width = pixels.shape[-2:]
         if height % self.patch or width % self.patch:
             raise InputError(f"images of {height}x{width} do not divide into {self.patch} px patches", "resize them")
@@ -62,8 +67,8 @@ class Tokenizer(nn.Module):
 
     @torch.inference_mode()
     def decode(self, ids: Tensor) -> Tensor:
-        """Images of codes, clipped to [0, 1]. ids: (B, h, w)."""
-        return self.pixels(self.codebook[ids.long()]).clamp(0, 1)
+        """Images of codes, clipped to [0, 1]. ids: as of `vectors`."""
+        return self.pixels(self.vectors(ids)).clamp(0, 1)
 
 
 @dataclass(frozen=True)
