@@ -89,6 +89,8 @@ def shrunk(run: Run) -> Run:
     settings = ["fit.epochs=0", "fit.steps=2", "fit.batch=4", "fit.precision=fp32"]
     settings += ["samples=6"] if run.samples else []
     settings += ["objective.warm_steps=1"] if hasattr(run.objective, "warm_steps") else []
+    if getattr(run.objective, "adversarial", None):
+        settings += ["objective.adversarial.start=1", "objective.adversarial.width=4", "size=[32,32]"]
     for part in ("model", "objective"):  # of the latter: the decoder of masked token modelling
         has = getattr(run, part)
         sizes: dict[str, Any] = {"depth": 2, "width": 32, "heads": 2} if hasattr(has, "heads") else {"width": 16}

@@ -38,6 +38,11 @@ class Tokenizer(nn.Module):
         """Code vectors as a classifier sees them, (K, C)."""
         return self.quantiser.codebook
 
+    @property
+    def last_layer(self) -> Tensor:
+        """The weight that gives the decoded pixels: where an adversarial loss is weighed."""
+        raise ConfigError(f"a {type(self).__name__} has no decoder to train", "leave the adversarial loss out")
+
     def features(self, pixels: Tensor) -> Tensor:
         """Vectors before quantisation. pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C)."""
         raise NotImplementedError
