@@ -96,6 +96,8 @@ def shrunk(run: Run) -> Run:
         sizes: dict[str, Any] = {"depth": 2, "width": 32, "heads": 2} if hasattr(has, "heads") else {"width": 16}
         if hasattr(has, "depths"):  # a pyramid
             sizes = {"depths": [1, 1, 1, 1], "heads": [1, 1, 2, 2], "width": 8, "widths": [8, 8, 16, 16]}
+        if hasattr(has, "multiples"):  # a VQGAN
+            sizes = {"width": 32, "multiples": [1, 1, 1, 1, 1], "blocks": 1, "latent": 16, "code_dim": 16, "codes": 32}
         sizes |= {"moto_blocks": 1} if getattr(has, "moto_blocks", 0) else {}
         sizes |= {"hidden": 16} if hasattr(has, "outputs") else {}  # of MoCo v3
         settings += [f"{part}.{name}={size}" for name, size in sizes.items() if hasattr(has, name)]

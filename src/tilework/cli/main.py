@@ -96,6 +96,11 @@ COMMANDS = {
         "stems",
         "Measure what stems let through and how much their tokens differ.",
     ),
+    "analyze tokenizers": (
+        "analyze",
+        "tokenizers",
+        "Compare tokenizers on one image folder: stored bytes, PSNR, code usage, and accuracy of one classifier.",
+    ),
     "doctor": (
         "doctor",
         "doctor",

@@ -52,6 +52,8 @@ def train_tokenizer(
     work = out.with_name(f"{out.name}.run")
     result = train(run, images, val, work, device, "tokenizer", quiet=json)
     assert isinstance(result.model, Tokenizer)
+    if not result.leads:
+        return
     save_tokenizer(out, result.model, run.model, run.size)
     show({"tokenizer": str(out), "run": str(work), **result.metrics}, json)
 
