@@ -97,7 +97,7 @@ def test_before_its_start_there_is_no_loss_but_a_gradient_for_every_process() ->
 
 def test_the_discriminator_is_the_published_one() -> None:
     judge = PatchDiscriminator()
-    assert [m.out_channels for m in judge if isinstance(m, torch.nn.Conv2d)] == [64, 128, 256, 512, 1]
+    assert [m.out_channels for m in judge.layers if isinstance(m, torch.nn.Conv2d)] == [64, 128, 256, 512, 1]
     assert judge(torch.rand(2, 3, 256, 256)).shape == (2, 1, 30, 30)  # patches of 70 px
     kernels = 16 * (3 * 64 + 64 * 128 + 128 * 256 + 256 * 512 + 512)
     assert sum(p.numel() for p in judge.parameters()) == kernels + 64 + 1 + 2 * (128 + 256 + 512)

@@ -32,10 +32,11 @@ class AdversarialConfig:
             raise ValueError("weight, width, layers and most must be positive, and start not negative")
 
 
-class PatchDiscriminator(nn.Sequential):
+class PatchDiscriminator(nn.Module):
     """Whether each patch is of an image or of a reconstruction; normalised over the batch at hand, always."""
 
     def __init__(self, width: int = 64, layers: int = 3) -> None:
+        super().__init__()
         parts: list[nn.Module] = [nn.Conv2d(3, width, 4, stride=2, padding=1), nn.LeakyReLU(0.2)]
         below = width
         for layer in range(1, layers + 1):
@@ -46,8 +47,8 @@ class PatchDiscriminator(nn.Sequential):
                 nn.LeakyReLU(0.2),
             ]
             below = above
-        super().__init__(*parts, nn.Conv2d(below, 1, 4, padding=1))
-        for part in self:
+        self.layers = nn.Sequential(*parts, nn.Conv2d(below, 1, 4, padding=1))
+        for part in self.layers:
             if isinstance(part, nn.Conv2d):
                 nn.init.normal_(part.weight, 0, 0.02)
             elif isinstance(part, nn.BatchNorm2d):
@@ -55,7 +56,8 @@ class PatchDiscriminator(nn.Sequential):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """pixels: (B, 3, H, W) in [0, 1]; returns (B, 1, ., .), above zero for images."""
-        return super().forward(2 * pixels - 1)
+        patches: Tensor = self.layers(2 * pixels - 1)
+        return patches
 
 
 def hinge_losses(real: Tensor, fake: Tensor) -> Tensor:

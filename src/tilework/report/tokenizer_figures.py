@@ -57,9 +57,9 @@ def accuracy_per_byte(points: Sequence[tuple[str, float, float, float]], steps: 
     axes.legend(frameon=False, fontsize=9, loc="lower right")
     _plain(axes)
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # places are final from here on
-    renderer = canvas.get_renderer()
-    taken = []
+    canvas.draw()  # type: ignore[no-untyped-call]  # places are final from here on
+    renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
+    taken: list[tuple[float, ...]] = []
     for _, size, accuracy, deviation in points:
         x, low = axes.transData.transform((size, 100 * (accuracy - deviation)))
         high = axes.transData.transform((size, 100 * (accuracy + deviation)))[1]

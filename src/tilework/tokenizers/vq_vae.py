@@ -51,7 +51,7 @@ class VqVae(Tokenizer):
     @property
     def last_layer(self) -> Tensor:
         """Of the decoder."""
-        return self.decoder._blocks.conv_t_2.weight  # type: ignore[return-value]
+        return self.decoder.get_parameter("_blocks.conv_t_2.weight")
 
     def features(self, pixels: Tensor) -> Tensor:
         """pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C)."""

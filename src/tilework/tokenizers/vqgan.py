@@ -70,7 +70,7 @@ class Vqgan(Tokenizer):
     @property
     def last_layer(self) -> Tensor:
         """Of the decoder."""
-        return self.decoder.conv_out.weight  # type: ignore[return-value]
+        return self.decoder.conv_out.weight
 
     def features(self, pixels: Tensor) -> Tensor:
         """pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C)."""
