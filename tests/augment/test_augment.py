@@ -31,8 +31,8 @@ from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.tokenizers import VitVqConfig, save_tokenizer
 
 NAMES = list(Augment.choices)
-STAGES: tuple[Stage, ...] = ("ids", "map", "pixels")
-CODES, CODE_DIM, SIDE = 20, 5, 32
+STAGES: tuple[Stage, ...] = ("ids", "stacks", "map", "pixels")
+CODES, CODE_DIM, SIDE = 20, 6, 32  # two coefficients of three channels, for what acts on those
 CODEBOOK = torch.randn(CODES, CODE_DIM, generator=torch.Generator().manual_seed(9))
 INDEX = torch.tensor([3, 1_000_003, 14, 15, 92, 65])
 
@@ -68,6 +68,8 @@ def make_batch(stage: Stage, index: Tensor = INDEX) -> Batch:
         g = torch.Generator().manual_seed(number)
         if stage == "ids":
             rows.append(torch.randint(CODES, (SIDE, SIDE), generator=g, dtype=torch.int32))
+        elif stage == "stacks":
+            rows.append(torch.randint(CODES, (CODE_DIM, SIDE, SIDE), generator=g, dtype=torch.int32))
         elif stage == "map":
             rows.append(torch.randn(CODE_DIM, SIDE, SIDE, generator=g))
         else:
@@ -95,7 +97,7 @@ def test_applies_and_keeps_the_promise_of_its_stage(name: str, stage: Stage) -> 
     gives = Augment.choices[name].gives or stage
     assert out.x.ndim == (3 if gives == "ids" else 4)
     assert len(out.x) == len(INDEX)
-    assert out.x.is_floating_point() == (gives != "ids")
+    assert out.x.is_floating_point() == (gives not in ("ids", "stacks"))
     assert torch.isfinite(out.x.float()).all()
     assert torch.equal(out.index, INDEX)
     assert torch.allclose(out.target.weight.sum(-1), torch.ones(len(INDEX)))

@@ -89,12 +89,16 @@ def shrunk(run: Run) -> Run:
     settings = ["fit.epochs=0", "fit.steps=2", "fit.batch=4", "fit.precision=fp32"]
     settings += ["samples=6"] if run.samples else []
     settings += ["objective.warm_steps=1"] if hasattr(run.objective, "warm_steps") else []
+    if getattr(run.objective, "adversarial", None):
+        settings += ["objective.adversarial.start=1", "objective.adversarial.width=4", "size=[32,32]"]
     for part in ("model", "objective"):  # of the latter: the decoder of masked token modelling
         has = getattr(run, part)
         sizes: dict[str, Any] = {"depth": 2, "width": 32, "heads": 2} if hasattr(has, "heads") else {"width": 16}
         if hasattr(has, "depths"):  # a pyramid
             stages = len(has.depths)
             sizes = {"depths": [1] * stages, "heads": [1, 1, 2, 2][:stages], "width": 8, "widths": [8, 8, 16, 16]}
+        if hasattr(has, "multiples"):  # a VQGAN
+            sizes = {"width": 32, "multiples": [1, 1, 1, 1, 1], "blocks": 1, "latent": 16, "code_dim": 16, "codes": 32}
         sizes |= {"moto_blocks": 1} if getattr(has, "moto_blocks", 0) else {}
         sizes |= {"hidden": 16} if hasattr(has, "outputs") else {}  # of MoCo v3
         settings += [f"{part}.{name}={size}" for name, size in sizes.items() if hasattr(has, name)]

@@ -71,3 +71,15 @@ def test_a_chain_hands_the_learnt_table_to_every_process(store: Path, tmp_path: 
     assert torch.equal(first["table"], second["table"])
     assert not torch.equal(first["table"], first["codebook"])
     assert (out / "2-tune/results.json").is_file()
+
+
+@pytest.mark.slow
+def test_an_adversarial_loss_trains_the_same_weights_in_every_process(images: Path, tmp_path: Path) -> None:
+    """Each weighs the loss by its own part of the batch; the averaged gradients keep the processes together."""
+    words = ["size=[32,32]", "model.width=16", "model.heads=2", "model.codes=16", "fit.steps=6", "fit.batch=8"]
+    words += ["objective.adversarial.start=2", "objective.adversarial.width=4", "fit.log_every=1", "fit.accumulate=2"]
+    out = ["--recipe", "small_tokenizer_gan", "--out", str(tmp_path / "tokenizer"), "--device", "cpu"]
+    torchrun(["-m", "tilework", "tokenizer", "train", str(images), *words, *out])
+    lines = log(tmp_path / "tokenizer.run")
+    assert [line["step"] for line in lines if "adversarial_weight" in line] == [3, 4, 5, 6]
+    assert (tmp_path / "tokenizer/weights.safetensors").is_file()

@@ -45,9 +45,15 @@ class Adapter:
 
     @torch.no_grad()
     def __call__(self, z: Tensor, affine: Tensor, size: tuple[int, int], mix: Mix | None = None) -> Tensor:
-        """Codes of samples moved and mixed like pixels. z: (B, C, H, W); affine: (B, 2, 3); returns (B, h, w)."""
+        """Codes of samples moved and mixed like pixels. z: (B, C, H, W); affine: (B, 2, 3); returns (B, h, w).
+
+        A network that was trained by regression gives vectors, (B, C, h, w).
+        """
         moved = warp(self.network.f(z), affine, (2 * size[0], 2 * size[1]))
-        return self.network.g(moved if mix is None else mix.apply(moved), self.codebook).argmax(-1)
+        moved = moved if mix is None else mix.apply(moved)
+        if self.network.regression:
+            return self.network.vectors(moved)
+        return self.network.g(moved, self.codebook).argmax(-1)
 
 
 def save_adapter(path: Path, network: TokenAdaptNetwork, codebook: Tensor, tokenizer: dict[str, str]) -> None:
@@ -60,6 +66,7 @@ def save_adapter(path: Path, network: TokenAdaptNetwork, codebook: Tensor, token
             "width": network.width,
             "heads": network.forth.attn.heads,
             "codes": network.codes,
+            "regression": network.regression,
         }
         head = {"format": "tilework token_adapt", "version": 1, "tokenizer": tokenizer}
         write_json(root / SETTINGS, {**head, **sizes, "sha256": sha256(root / WEIGHTS)})
@@ -90,6 +97,7 @@ def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Tensor]:
             raise ValueError(f"logits of {codes} codes, a codebook of {len(codebook)}")
         with torch.device("meta"):  # no memory is taken for sizes that are not the weights'
             network = TokenAdaptNetwork(code_dim, width, heads, codes)
+        network.regression = bool(settings.get("regression", False))
         network.load_state_dict(tensors, assign=True)
     except (ArithmeticError, ValueError, KeyError, TypeError, RuntimeError, ConfigError, SafetensorError) as error:
         raise DamageError(f"{path} is malformed", f"restore it ({' '.join(str(error).split())[:200]})") from error

@@ -25,6 +25,7 @@ class Augment:
     choices: ClassVar[Registry[type[Augment]]] = Registry("augmentation")
     stages: ClassVar[tuple[Stage, ...]] = ("map", "pixels")  # what it can take
     gives: ClassVar[Stage | None] = None  # what it returns, if not what it took
+    mirrors: ClassVar[bool] = False  # turns places around, not what lies inside them
     dense: ClassVar[bool] = False  # draws a number per element, from torch's generator, which the step seeds
 
     def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> Augment:
@@ -63,6 +64,9 @@ def check_chain(augments: Sequence[Augment], stage: Stage, end: Stage | None = N
             needs = " or ".join(augment.stages)
             hint = "give other data or another recipe" if stage == start else "change the order of the list"
             raise ConfigError(f"augmentation '{name}' takes {needs} but gets {stage}", hint)
+        if start == "stacks" and augment.mirrors:
+            what = f"augmentation '{name}' mirrors places, and the codes inside them have sides too"
+            raise ConfigError(what, "use 'dct_flip', before 'embed'")
         stage = augment.gives or stage
     if end is not None and stage != end:
         raise ConfigError(f"the augmentations end in {stage} but the model takes {end}", "add 'embed' or change stem")

@@ -115,7 +115,7 @@ class RandomResizedCrop(Augment):
 class CentreCrop(Augment):
     """The middle of the map, unscaled."""
 
-    stages: ClassVar[tuple[Stage, ...]] = ("ids", "map", "pixels")
+    stages: ClassVar[tuple[Stage, ...]] = ("ids", "stacks", "map", "pixels")
     size: tuple[int, int] = (28, 28)
 
     def apply(self, batch: Batch, p: Any) -> Batch:

@@ -8,12 +8,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.augment.augment import Augment
 from tilework.core.batch import Batch, Stage
 from tilework.core.errors import ConfigError
+
+
+def look_up(ids: Tensor, codebook: Tensor) -> Tensor:
+    """Code vectors; of several codes at a place each gives its own channel. codebook: (K, C).
+
+    ids: (B, H, W) or (B, C, H, W); returns (B, C, H, W), channels lying together in memory.
+    """
+    if ids.ndim == 3:
+        return F.embedding(ids.long(), codebook).permute(0, 3, 1, 2)
+    ids, channels = ids.permute(0, 2, 3, 1).long(), codebook.shape[1]
+    place = ids * channels + torch.arange(channels, device=ids.device)  # in the table as one row
+    return codebook.flatten().index_select(0, place.reshape(-1)).view(ids.shape).permute(0, 3, 1, 2)
 
 
 @Augment.choices.add("embed")
@@ -25,7 +38,7 @@ class Embed(Augment):
     are small, and a stem learns slowly from small numbers.
     """
 
-    stages: ClassVar[tuple[Stage, ...]] = ("ids",)
+    stages: ClassVar[tuple[Stage, ...]] = ("ids", "stacks")
     gives: ClassVar[Stage | None] = "map"
     standardise: bool = False
     codebook: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # (K, C)
@@ -49,7 +62,7 @@ class Embed(Augment):
         return bound
 
     def apply(self, batch: Batch, p: Any) -> Batch:
-        """x: (B, H, W) codes to (B, C, H, W)."""
+        """x: (B, H, W) or (B, C, H, W) codes to (B, C, H, W)."""
         if self.codebook is None:
             raise ConfigError("augmentation 'embed' was not given a codebook", "call bind(codebook) first")
-        return batch.changed(x=F.embedding(batch.x.long(), self.codebook).permute(0, 3, 1, 2))
+        return batch.changed(x=look_up(batch.x, self.codebook))

@@ -6,6 +6,7 @@ B batch | H, W grid
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from tilework.core.rng import Draws
 class Flip(Augment):
     """Mirror left and right with a probability."""
 
+    mirrors: ClassVar[bool] = True
     probability: float = 0.5
 
     def sample(self, draws: Draws, batch: Batch) -> Tensor:

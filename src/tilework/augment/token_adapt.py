@@ -12,21 +12,21 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from tilework.augment.adapter import Adapter
 from tilework.augment.affine import Geometry
 from tilework.augment.augment import Augment
 from tilework.augment.color_adapt import Colours, TokenColour
 from tilework.augment.crop import RandomResizedCrop
-from tilework.augment.embed import Embed
+from tilework.augment.embed import Embed, look_up
 from tilework.augment.mixing import CutMix, CutMixOrMixup
 from tilework.augment.token_crop import crop_codes
 from tilework.core.batch import Batch, Mix, Stage
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
-# code vectors (n, C, H, W), maps (n, 2, 3), (h, w) and a mixture on twice that grid, to codes (n, h, w)
+# code vectors (n, C, H, W), maps (n, 2, 3), (h, w) and a mixture on twice that grid, to codes (n, h, w), or to vectors
+# (n, C, h, w) where a place has several codes
 Mover = Callable[[Tensor, Tensor, tuple[int, int], Mix | None], Tensor]
 
 
@@ -49,7 +49,7 @@ class LikePixels(Augment):
     samples, and nothing is counted on the device.
     """
 
-    stages: ClassVar[tuple[Stage, ...]] = ("ids",)
+    stages: ClassVar[tuple[Stage, ...]] = ("ids", "stacks")
     gives: ClassVar[Stage | None] = "map"
     dense: ClassVar[bool] = True
     share: float = 0.5
@@ -89,16 +89,16 @@ class LikePixels(Augment):
         own = self.mixing.own(first, (2 * h, 2 * w))
         coarse = self.cutmix.own(rest, (h, w)).repeat_interleave(2, 1).repeat_interleave(2, 2)
         box = RandomResizedCrop(area=self.area).sample(rest, batch)
-        dim = self.codebook.shape[1]
+        dim, grid = self.codebook.shape[1], (batch.x.shape[-2], batch.x.shape[-1])
         colours = (
-            self.colour.draw(first, (dim, *batch.x.shape[1:])),
+            self.colour.draw(first, (dim, *grid)),
             self.colour.draw(rest, (dim, h, w)),
         )
         return Adapting(self.geometry.sample(first, batch), box, torch.cat([own, coarse]), colours)
 
     @torch.no_grad()
     def apply(self, batch: Batch, p: Adapting) -> Batch:
-        """x: (B, H, W) codes to (B, C, h, w); labels and columns follow."""
+        """x: (B, H, W) or (B, C, H, W) codes to (B, C, h, w); labels and columns follow."""
         if self.move is None or self.codebook is None or self.table is None:
             raise ConfigError("an augmentation of codes was not given a codebook", "call bind(codebook) first")
         count, size = len(p.affine), self.size
@@ -107,9 +107,9 @@ class LikePixels(Augment):
         inner, outer = (Mix(place[: len(own)].roll(1), own) for own in (p.own[:count], p.own[count:]))
         # noise is as strong beside the vectors that the network takes as beside those that the model sees
         scale = self.codebook.std().clamp(min=1e-6) / self.table.std().clamp(min=1e-6)
-        z = F.embedding(batch.x[:count].long(), self.codebook / scale).permute(0, 3, 1, 2)
-        z = self.colour.change(z, p.colours[0]) * scale
-        adapted = F.embedding(self.move(z, p.affine, size, inner), self.table).permute(0, 3, 1, 2)
+        z = look_up(batch.x[:count], self.codebook / scale)
+        adapted = self.move(self.colour.change(z, p.colours[0]) * scale, p.affine, size, inner)
+        adapted = adapted if adapted.is_floating_point() else look_up(adapted, self.table)
         plain = outer.apply(self.colour.change(crop_codes(batch.x[count:], self.table, p.box, size), p.colours[1]))
         affine = torch.cat([p.affine, p.box])
         columns = {name: column.warp(affine, size).mix(mix) for name, column in batch.columns.items()}
@@ -126,4 +126,7 @@ class TokenAdapt(LikePixels):
 
     def mover(self, codebook: Tensor | None) -> Mover:
         """The network."""
-        return Adapter.open(Path(self.adapter), codebook)
+        adapter = Adapter.open(Path(self.adapter), codebook)
+        if adapter.network.regression and self.standardise:
+            raise ConfigError("this TokenAdapt gives vectors as they are", "set standardise=false")
+        return adapter

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.augment.augment import Augment
-from tilework.augment.crop import RandomResizedCrop, interpolation_taps
-from tilework.augment.embed import Embed
+from tilework.augment.crop import RandomResizedCrop, interpolation_taps, warp_axes
+from tilework.augment.embed import Embed, look_up
 from tilework.core.batch import Batch, Stage
 from tilework.core.errors import ConfigError
 
@@ -25,9 +25,11 @@ from tilework.core.errors import ConfigError
 def crop_codes(ids: Tensor, codebook: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:
     """Code vectors of a crop, resized by bicubic interpolation.
 
-    ids: (B, H, W) int32; codebook: (K, C); affine: (B, 2, 3) without rotation or shear; returns (B, C, h, w), channels
-    lying together in memory.
+    ids: (B, H, W) or (B, C, H, W) int32; codebook: (K, C); affine: (B, 2, 3) without rotation or shear; returns
+    (B, C, h, w), channels lying together in memory.
     """
+    if ids.ndim == 4:  # several codes at a place: too many for sums of them
+        return warp_axes(look_up(ids, codebook), affine, grid)
     batch, height, width = ids.shape
     h, w = grid
     rows, row_weights = interpolation_taps(affine[:, 1, 1], affine[:, 1, 2], height, h)  # (B, h, 4)
@@ -49,7 +51,7 @@ def crop_codes(ids: Tensor, codebook: Tensor, affine: Tensor, grid: tuple[int, i
 class TokenCrop(RandomResizedCrop):
     """A random resized crop that takes codes and gives code vectors: 'embed' and 'random_resized_crop' in one."""
 
-    stages: ClassVar[tuple[Stage, ...]] = ("ids",)
+    stages: ClassVar[tuple[Stage, ...]] = ("ids", "stacks")
     gives: ClassVar[Stage | None] = "map"
     standardise: bool = False  # as in 'embed'
     codebook: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # (K, C)
@@ -61,7 +63,7 @@ class TokenCrop(RandomResizedCrop):
         return bound
 
     def apply(self, batch: Batch, p: Tensor) -> Batch:
-        """x: (B, H, W) codes to (B, C, h, w); columns follow."""
+        """x: (B, H, W) or (B, C, H, W) codes to (B, C, h, w); columns follow."""
         if self.codebook is None:
             raise ConfigError("augmentation 'token_crop' was not given a codebook", "call bind(codebook) first")
         columns = {name: column.warp(p, self.size) for name, column in batch.columns.items()}

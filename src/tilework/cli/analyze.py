@@ -128,3 +128,48 @@ def stems(
     with progress_bar("passes", quiet=json) as progress:
         rows = stem_views(data, val, out, stems, runs, width, size, epochs, samples, count, device, progress)
     show({"out": str(out), **rows}, json)
+
+
+def tokenizers(
+    tokenizers: Annotated[Positional[tuple[Path, ...]], arg(metavar="TOKENIZER ...")],
+    /,
+    *,
+    data: Path,
+    val: Path,
+    out: Path,
+    steps: int = 1200,
+    seeds: int = 1,
+    pixels: bool = False,
+    limit: int = 500,
+    settings: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE ...")] = (),
+    max_broken: float = 0.05,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Compare tokenizers on one image folder: bits, stored bytes, PSNR, code usage, and accuracy.
+
+    Each stores the images and trains the same small classifier from the same seeds. Writes table.md, results.json and
+    accuracy-per-byte.png after every run; stopped, the same command goes on.
+
+    Try:
+      tilework analyze tokenizers vq256 vq1024 dct50 --data photos/train --val photos/val --out tokenizers
+      tilework analyze tokenizers vq256 dct50 --data photos/train --val photos/val --seeds 3 --pixels --out tokenizers
+
+    Args:
+        tokenizers: Directories of tokenizers; their names are those of the rows.
+        data: Folder of training images.
+        val: Folder of validation images.
+        out: Directory for stores, runs, table, plot and results.json.
+        steps: Of training each classifier.
+        seeds: Runs of each row, the same seeds for all.
+        pixels: Add a row of the image files themselves.
+        limit: Validation images that PSNR is measured on.
+        settings: Settings over every classifier's run, such as fit.batch=32.
+        max_broken: Share of unreadable images above which a folder is refused.
+    """
+    from tilework.experiments.tokenizer_views import TokenizerViews
+
+    views = TokenizerViews(
+        tokenizers, data, val, out, steps, seeds, pixels, limit, settings, max_broken, device, quiet=json
+    )
+    show({"out": str(out), **views.run()}, json)

@@ -25,6 +25,11 @@ COMMANDS = {
         "import_tokenizer",
         "Take over other people's tokenizer: its layout is recognised by the names of its tensors.",
     ),
+    "tokenizer dct": (
+        "tokenizer",
+        "make_dct",
+        "Make the tokenizer of DCT coefficients: JPEG's, at a chosen quality; nothing is trained.",
+    ),
     "tokenizer card": (
         "tokenizer",
         "card",
@@ -90,6 +95,11 @@ COMMANDS = {
         "analyze",
         "stems",
         "Measure what stems let through and how much their tokens differ.",
+    ),
+    "analyze tokenizers": (
+        "analyze",
+        "tokenizers",
+        "Compare tokenizers on one image folder: stored bytes, PSNR, code usage, and accuracy of one classifier.",
     ),
     "doctor": (
         "doctor",

@@ -1,4 +1,4 @@
-"""`tilework tokenizer train`, `import` and `card`."""
+"""`tilework tokenizer train`, `import`, `dct` and `card`."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ def train_tokenizer(
     work = out.with_name(f"{out.name}.run")
     result = train(run, images, val, work, device, "tokenizer", quiet=json)
     assert isinstance(result.model, Tokenizer)
+    if not result.leads:
+        return
     save_tokenizer(out, result.model, run.model, run.size)
     show({"tokenizer": str(out), "run": str(work), **result.metrics}, json)
 
@@ -96,6 +98,45 @@ def import_tokenizer(
     codes, dim = tokenizer.codebook.shape
     show({"tokenizer": str(out), "layout": family.title, "grid": list(grid), "codes": codes, "code_dim": dim,
           "loader": state}, json)  # fmt: skip
+
+
+def make_dct(
+    *,
+    out: Path,
+    quality: int = 50,
+    keep: int = 64,
+    size: Annotated[tuple[int, int], arg(metavar="H W")] = (128, 128),
+    json: Json = False,
+) -> None:
+    """Make the tokenizer of DCT coefficients: JPEG's, at a chosen quality. Nothing is trained.
+
+    Try:
+      tilework tokenizer dct --quality 50 --size 128 128 --out dct50
+      tilework tokenize photos/train --tokenizer dct50 --out train.tok
+      tilework train dct_cpu --data train.tok --val val.tok --out runs/dct
+
+    Args:
+        out: Directory of the tokenizer.
+        quality: As of JPEG files, 1 to 100.
+        keep: Coefficients of each colour channel, the lowest frequencies first; 64 are all.
+        size: Pixels that images are cut to.
+    """
+    from tilework.core.errors import ConfigError, OutputError
+    from tilework.tokenizers import DctConfig, save_tokenizer
+
+    try:
+        config = DctConfig(quality, keep)
+    except ValueError as error:
+        raise ConfigError(str(error), "change --quality or --keep") from error
+    tokenizer = config.build(3, size, 0)
+    if min(size) < 1 or size[0] % tokenizer.patch or size[1] % tokenizer.patch:
+        raise ConfigError(f"{size[0]}x{size[1]} px do not divide into {tokenizer.patch} px blocks", "change --size")
+    if out.exists():
+        raise OutputError(f"{out} exists", "choose another --out or remove it")
+    save_tokenizer(out, tokenizer, config, size, f"DCT coefficients at JPEG quality {quality}, {keep} of 64 kept")
+    values, codes = tokenizer.codebook.shape
+    grid = [size[0] // tokenizer.patch, size[1] // tokenizer.patch]
+    show({"tokenizer": str(out), "grid": grid, "codes_of_a_place": codes, "values": values}, json)
 
 
 def card(

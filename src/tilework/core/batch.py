@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Stage = Literal["ids", "map", "pixels"]
+Stage = Literal["ids", "stacks", "map", "pixels"]  # stacks: several codes at each place
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Column(Protocol):
 class Batch:
     """Samples on their way from the source to the objective."""
 
-    x: Tensor  # ids (B, H, W) | code map (B, C, H, W) | pixels (B, 3, H, W)
+    x: Tensor  # ids (B, H, W) | stacks of ids (B, C, H, W) | code map (B, C, H, W) | pixels (B, 3, H, W)
     target: Target
     index: Tensor  # (B,) global sample index: keys the draws
     columns: dict[str, Column] = field(default_factory=dict)

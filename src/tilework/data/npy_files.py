@@ -58,8 +58,8 @@ def write_npy(store: Store, folder: Path, progress: Callable[[int, int], None] =
     dtype = np.min_scalar_type(store.vocabulary - 1)
     with new_directory(folder) as root:
         codes = np.lib.format.open_memmap(root / "codes.npy", "w+", dtype, (len(store), *shape))
-        for start in range(0, len(store), TOGETHER):
-            index = np.arange(start, min(start + TOGETHER, len(store)))
+        for start in range(0, len(store), store.together):
+            index = np.arange(start, min(start + store.together, len(store)))
             views = [store.batch(index, view) for view in range(store.views)]
             codes[index] = np.stack(views, 1).reshape(len(index), *shape)
             progress(start + len(index), len(store))

@@ -18,7 +18,7 @@ class Source(Protocol):
 
     @property
     def stage(self) -> Stage:
-        """What its samples are: "ids" or "pixels"."""
+        """What its samples are: "ids", "stacks" of them or "pixels"."""
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -16,12 +16,11 @@ from tilework.store import Store
 class TokenSource:
     """The codes and labels of a store; every view of an image is a sample of its own."""
 
-    stage: Stage = "ids"
-    together = 4096  # samples decoded in one call: lanes are what the decoder is fast over
-
     def __init__(self, store: Store, classes: tuple[str, ...] | None = None) -> None:
         self.store = store
-        self.grid = (store.grid[0], store.grid[1]) if len(store.grid) == 2 else (1, store.grid[0])
+        self.stage: Stage = "stacks" if len(store.grid) == 3 else "ids"
+        self.grid = (store.grid[0], store.grid[1]) if len(store.grid) > 1 else (1, store.grid[0])
+        self.together = store.together  # lanes are what the decoder is fast over
         self.classes = store.classes
         if classes is not None and classes != store.classes:
             raise InputError(f"{store.path} has other classes than training", "tokenize it like the training store")
@@ -32,10 +31,11 @@ class TokenSource:
         return len(self.store) * self.store.views
 
     def batch(self, index: np.ndarray) -> Batch:
-        """x: (B, H, W) int32."""
+        """x: (B, H, W) int32, or (B, C, H, W) where a place has several codes."""
         image, view = np.divmod(np.asarray(index, np.int64), self.store.views)
+        ids = torch.from_numpy(self.store.batch(image, view).reshape(-1, *self.grid, *self.store.grid[2:]))
         return Batch(
-            torch.from_numpy(self.store.batch(image, view).reshape(-1, *self.grid)),
+            ids.permute(0, 3, 1, 2) if self.stage == "stacks" else ids,
             Target.hard(torch.from_numpy(self.labels[image].astype(np.int64))),
             torch.from_numpy(np.asarray(index, np.int64)),
         )

@@ -24,7 +24,7 @@ class Reconstruction:
 
     images: int
     size: tuple[int, int]
-    grid: tuple[int, ...]  # or the length of a sequence
+    grid: tuple[int, ...]  # with the codes of a place where there are several; or the length of a sequence
     codes: int
     psnr: float  # dB, mean over images
     ssim: float
@@ -44,6 +44,7 @@ def reconstruction(tokenizer: Tokenizer, source: ImageSource, device: torch.devi
     scores: list[Tensor] = []
     counts = torch.zeros(len(tokenizer.codebook), dtype=torch.int64)
     seconds, grid = [0.0, 0.0], tokenizer.grid(source.grid)
+    length = prod(grid)
     tokenizer.decode(tokenizer.encode(torch.zeros(1, 3, *source.grid, device=device)))  # the first call is slow
     for part in in_order(source, batch):
         x = part.x.to(device) / 255
@@ -66,8 +67,8 @@ def reconstruction(tokenizer: Tokenizer, source: ImageSource, device: torch.devi
         ssim=means[1],
         code_usage=float((counts > 0).double().mean()),
         perplexity=2**entropy,
-        bits_per_image=prod(grid) * max(1, int(np.ceil(log2(len(counts))))),
-        entropy_bytes_per_image=prod(grid) * entropy / 8,
+        bits_per_image=length * max(1, int(np.ceil(log2(len(counts))))),
+        entropy_bytes_per_image=length * entropy / 8,
         encode_images_per_s=len(source) / seconds[0],
         decode_images_per_s=len(source) / seconds[1],
         parameters=sum(parameter.numel() for parameter in tokenizer.parameters()),

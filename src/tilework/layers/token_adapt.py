@@ -23,6 +23,7 @@ class TokenAdaptNetwork(nn.Module):
     parameters less elsewhere are read here as two maps to the width without bias.
     """
 
+    regression = False  # whether it was trained to give vectors, of places with several codes, instead of codes
     mean: Tensor  # (C,) of the code vectors
     deviation: Tensor  # of them, over all channels
 
@@ -55,13 +56,21 @@ class TokenAdaptNetwork(nn.Module):
 
         Eq. 3: how near each vector lies to each code.
         """
-        x = self._mix(self.back, self.gather(s).permute(0, 2, 3, 1))  # (B, D, H, W)
-        z = self.outlet(x.permute(0, 2, 3, 1))  # (B, H, W, C), standardised, or logits
+        z = self._back(s)  # standardised, or logits
         if self.codes:
             return z
         code = (codebook - self.mean) / self.deviation
         near = z @ code.T - code.square().sum(1) / 2  # squared distances but for a constant
         return near / code.shape[1] ** 0.5  # of one size whatever the code dim, as in attention
+
+    def vectors(self, s: Tensor) -> Tensor:
+        """An augmented map to code vectors. s: (B, C, 2 H, 2 W); returns (B, C, H, W)."""
+        return (self._back(s) * self.deviation + self.mean).permute(0, 3, 1, 2)
+
+    def _back(self, s: Tensor) -> Tensor:
+        """s: (B, C, 2 H, 2 W); returns (B, H, W, C)."""
+        x = self._mix(self.back, self.gather(s).permute(0, 2, 3, 1))  # (B, D, H, W)
+        return self.outlet(x.permute(0, 2, 3, 1))
 
     def _mix(self, block: Block, x: Tensor) -> Tensor:
         """A block of attention with fixed positions. x: (B, H, W, D); returns (B, D, H, W)."""

@@ -1,6 +1,7 @@
 """What is minimised: objectives own the model and every part that only training needs."""
 
 from tilework.objectives.adapt import Adapt, AdaptConfig
+from tilework.objectives.adversarial import AdversarialConfig
 from tilework.objectives.classify import Classify, ClassifyConfig
 from tilework.objectives.classify_scored import ClassifyScored, ClassifyScoredConfig
 from tilework.objectives.masked import Masked, MaskedConfig
@@ -16,6 +17,7 @@ from tilework.objectives.trans_mix import TransMix, TransMixConfig
 __all__ = [
     "Adapt",
     "AdaptConfig",
+    "AdversarialConfig",
     "Classify",
     "ClassifyConfig",
     "ClassifyScored",

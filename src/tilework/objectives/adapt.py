@@ -1,5 +1,7 @@
 """TokenAdapt's training: codes of augmented images from augmented maps of codes (SeiT++, eqs. 2 and 3).
 
+Where a place has several codes, as DCT coefficients, there is no codebook to choose from: their vectors are regressed.
+
 B batch | C code dim | H, W pixels | h, w code grid | K codes
 """
 
@@ -63,10 +65,14 @@ class Adapt(Objective):
             raise ConfigError(
                 f"the tokenizer has {len(tokenizer.codebook)} codes, the model {model.codes}", "set model.codes"
             )
+        if tokenizer.stacked and model.codes:
+            raise ConfigError("a place has several codes: there is no one to choose", "leave model.codes at 0")
         self.model = model
+        model.regression = tokenizer.stacked
         self.config, self.card = config, card
         self._frozen = [tokenizer.requires_grad_(False)]  # in a list: neither trained nor saved
-        model.fit_codes(tokenizer.codebook)
+        if not tokenizer.stacked:  # those come in units of their own deviation
+            model.fit_codes(tokenizer.codebook)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -84,6 +90,9 @@ class Adapt(Objective):
         own = torch.where(mixed, self.config.mixing.own(draws, (2 * size[0], 2 * size[1])), 1.0)
         mix = Mix(torch.arange(len(x), device=x.device).roll(1), own)
         target = self.codes(self.image(x, affine, size, mix))  # (B, h, w)
+        if self.tokenizer.stacked:
+            found = self.model.vectors(self.moved(self.model, self.codes(x), affine, size, mix))
+            return {"loss": (found - self.vectors(target)).square().mean()}
         logits = self.predict(self.model, self.codes(x), affine, size, mix)
         return {
             "loss": F.cross_entropy(logits.flatten(0, 2), target.flatten()),
@@ -91,7 +100,7 @@ class Adapt(Objective):
         }
 
     def codes(self, pixels: Tensor) -> Tensor:
-        """Codes of images, (B, h, w), in full precision as stores have them."""
+        """Codes of images, (B, h, w) or (B, h, w, C), in full precision as stores have them."""
         with torch.autocast(pixels.device.type, enabled=False):
             return self._on(pixels.device).encode(pixels).clone()  # a copy may take part in training
 
@@ -100,16 +109,28 @@ class Adapt(Objective):
         patch = self.tokenizer.patch
         return mixed(warp(x, affine, (size[0] * patch, size[1] * patch)), mix)
 
+    def vectors(self, ids: Tensor) -> Tensor:
+        """Code vectors as a map. ids: (B, h, w) or (B, h, w, C); returns (B, C, h, w)."""
+        return self._on(ids.device).vectors(ids).permute(0, 3, 1, 2)
+
+    def moved(
+        self, model: TokenAdaptNetwork, ids: Tensor, affine: Tensor, size: tuple[int, int], mix: Mix | None = None
+    ) -> Tensor:
+        """A(f(codes of x)), (B, C, 2 h', 2 w')."""
+        moved = warp(model.f(self.vectors(ids)), affine, (2 * size[0], 2 * size[1]))
+        return moved if mix is None else mix.apply(moved)
+
     def predict(
         self, model: TokenAdaptNetwork, ids: Tensor, affine: Tensor, size: tuple[int, int], mix: Mix | None = None
     ) -> Tensor:
         """Logits of the codes of A(x) from the codes of x. ids: (B, h, w); returns (B, h', w', K)."""
-        codebook = self._on(ids.device).codebook
-        moved = warp(model.f(F.embedding(ids, codebook).permute(0, 3, 1, 2)), affine, (2 * size[0], 2 * size[1]))
-        return model.g(moved if mix is None else mix.apply(moved), codebook)
+        return model.g(self.moved(model, ids, affine, size, mix), self._on(ids.device).codebook)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Share of equal codes for identity, flip, affine and crop: through the model, and of the grid itself."""
+        """Share of equal codes for identity, flip, affine and crop: through the model, and of the grid itself.
+
+        Where a place has several codes: the squared error of their vectors instead.
+        """
         assert isinstance(model, TokenAdaptNetwork)
         x, draws = batch.x, Draws(0, 0, batch.index)
         ids, size = self.codes(x), (x.shape[2] // self.tokenizer.patch, x.shape[3] // self.tokenizer.patch)
@@ -124,6 +145,12 @@ class Adapt(Objective):
         for name, geometry in kinds.items():
             affine = geometry.sample(draws, batch)
             target = self.codes(self.image(x, affine, size))
+            if self.tokenizer.stacked:
+                wanted, known = self.vectors(target), self.vectors(ids)
+                there = model.vectors(self.moved(model, ids, affine, size))
+                found[f"{name}_error"] = (there - wanted).square().mean((1, 2, 3))
+                found[f"{name}_grid_error"] = (warp(known, affine, size) - wanted).square().mean((1, 2, 3))
+                continue
             there = self.predict(model, ids, affine, size).argmax(-1)
             grid = nearest_places(ids, affine)
             found[name] = (there == target).float().mean((1, 2))

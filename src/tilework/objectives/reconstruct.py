@@ -17,6 +17,7 @@ from torch import Tensor, distributed, nn
 from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
+from tilework.objectives.adversarial import Adversarial, AdversarialConfig
 from tilework.objectives.objective import Objective, ObjectiveConfig
 from tilework.objectives.perceptual import Perceptual
 from tilework.tokenizers.kmeans import kmeans
@@ -33,6 +34,7 @@ class ReconstructConfig(ObjectiveConfig):
     pixel_loss: Literal["l2", "l1"] = "l2"
     perceptual: float = 0.0  # weight of the perceptual loss; 0: none
     perceptual_weights: str = ""  # file of its VGG-16, as safetensors
+    adversarial: AdversarialConfig | None = None
     codebook: float = 1.0
     commitment: float = 0.25
     warm_steps: int = 0  # before the codebook starts
@@ -46,6 +48,11 @@ class ReconstructConfig(ObjectiveConfig):
                 f"{steps} steps end before the codebook starts, at step {self.warm_steps}",
                 "raise fit.steps or lower objective.warm_steps",
             )
+        if self.adversarial is not None and steps <= self.adversarial.start:
+            raise ConfigError(
+                f"{steps} steps end before the adversarial loss starts, at step {self.adversarial.start}",
+                "raise fit.steps or lower objective.adversarial.start",
+            )
         if (self.perceptual > 0) != bool(self.perceptual_weights):
             raise ConfigError(
                 f"objective.perceptual is {self.perceptual} with weights '{self.perceptual_weights}'",
@@ -56,6 +63,8 @@ class ReconstructConfig(ObjectiveConfig):
         """The objective around a tokenizer."""
         if not isinstance(model, Tokenizer):
             raise TypeError(f"{type(model).__name__} is not a tokenizer")
+        if model.stacked:
+            raise ConfigError(f"a {type(model).__name__} has nothing to train", "make it with 'tilework tokenizer'")
         return Reconstruct(model, self)
 
 
@@ -70,6 +79,7 @@ class Reconstruct(Objective):
         self.model = model
         self.config = config
         self.register_buffer("usage", torch.zeros(len(model.codebook)))  # (K,) uses since the last revival
+        self.adversarial = Adversarial(config.adversarial) if config.adversarial else None
         self.perceptual = Perceptual.load(config.perceptual_weights) if config.perceptual else None
 
     def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
@@ -79,13 +89,13 @@ class Reconstruct(Objective):
             self._start(batch.x)
         features = self.model.features(batch.x)  # (B, h, w, C)
         if since < 0:
-            losses = self._losses(self.model.pixels(features), batch.x)
+            losses = self._losses(self.model.pixels(features), batch.x, draws.step)
             unused = sum(0 * p.sum() for p in self.model.quantiser.parameters())  # so that all have a gradient for them
             return {**losses, "loss": losses["loss"] + unused, "perplexity": features.new_zeros(())}
         if isinstance(self.model.quantiser, NearestQuantiser):
             self._tend_codes(features.detach().flatten(0, 2).float(), since)
         found = self.model.quantiser(features)
-        losses = self._losses(self.model.pixels(found.vectors), batch.x)
+        losses = self._losses(self.model.pixels(found.vectors), batch.x, draws.step)
         counts = torch.bincount(found.ids.flatten(), minlength=len(self.usage)).float()
         self.usage += _summed(counts)
         p = counts / counts.sum()
@@ -95,14 +105,17 @@ class Reconstruct(Objective):
             "perplexity": (-(p * p.clamp(min=1e-12).log()).sum()).exp(),
         }
 
-    def _losses(self, restored: Tensor, x: Tensor) -> dict[str, Tensor]:
+    def _losses(self, restored: Tensor, x: Tensor, step: int) -> dict[str, Tensor]:
         """What is minimised of the image, and its squared error."""
         mse = (restored - x).square().mean()
-        loss = mse if self.config.pixel_loss == "l2" else (restored - x).abs().mean()
-        if self.perceptual is None:
-            return {"loss": loss, "mse": mse.detach()}
-        seen = self.perceptual(restored, x).mean()
-        return {"loss": loss + self.config.perceptual * seen, "mse": mse.detach(), "perceptual": seen.detach()}
+        found = {"loss": mse if self.config.pixel_loss == "l2" else (restored - x).abs().mean(), "mse": mse.detach()}
+        if self.perceptual is not None:
+            seen = self.perceptual(restored, x).mean()
+            found |= {"loss": found["loss"] + self.config.perceptual * seen, "perceptual": seen.detach()}
+        if self.adversarial is not None:
+            added = self.adversarial(restored, x, found["loss"], self.model.last_layer, step)
+            found = {**found, **added, "loss": found["loss"] + added["loss"]}
+        return found
 
     @torch.no_grad()
     def _start(self, pixels: Tensor) -> None:

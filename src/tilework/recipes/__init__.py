@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tilework.recipes import demo, good_tokenizers, lv_vit, seit, seitpp, sequences, tl_align, tokenizers
+from tilework.recipes import dct, demo, good_tokenizers, lv_vit, seit, seitpp, sequences, tl_align, tokenizers
 from tilework.recipes.chain import check_links, train_chain
 from tilework.recipes.export import export_run, load_exported
 from tilework.recipes.job import plan, prepare, train
@@ -17,6 +17,7 @@ __all__ = [
     "chain",
     "chains",
     "check_links",
+    "dct",
     "demo",
     "equip",
     "equip_chain",

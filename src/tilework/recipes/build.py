@@ -122,7 +122,7 @@ def check_data(
         check_chain(chain, source.stage)
     if source.stage == "ids" and source.grid[0] == 1:
         check_places((*run.augment, *run.evaluation), source.grid[1])
-    if source.stage == "ids" and run.codes not in (None, source.grid):
+    if source.stage != "pixels" and run.codes not in (None, source.grid):
         made, found = (f"{grid[0]}x{grid[1]}" for grid in (run.codes, source.grid))
         raise ConfigError(
             f"the recipe is made for {made} codes, {data} has {found}",

@@ -87,7 +87,10 @@ class Exported:
 
     @torch.inference_mode()
     def logits(self, x: Tensor) -> Tensor:
-        """Classify raw input: ids (B, H, W), or pixels (B, 3, H, W) in 0..255. Returns (B, K)."""
+        """Classify raw input: ids (B, H, W), stacks of them (B, C, H, W), or pixels (B, 3, H, W) in 0..255.
+
+        Returns (B, K).
+        """
         return _Whole(self.model, self.evaluation)(x)
 
 
@@ -231,16 +234,21 @@ def _bound(augments: Sequence[Augment], codes: Codes | None) -> tuple[Augment, .
 
 
 def _samples(run: Run, spec: DataSpec, codes: Codes | None, data: Place | None) -> Tensor:
-    """Raw input: ids (B, H, W) int64, or pixels (B, 3, H, W) uint8; random but the same every time without data."""
+    """Raw input: ids (B, H, W) or stacks (B, C, H, W) int64, or pixels (B, 3, H, W) uint8.
+
+    Random but the same every time without data.
+    """
     if data is not None:
         source = open_source(data, run.size, run.max_broken, spec.classes, quiet=True)
         if source.stage != spec.stage or data_spec(run, source) != spec:
             raise InputError(f"{data} is not of the kind the model was trained on", "give data of the same tokenizer")
         x = source.batch(np.linspace(0, len(source) - 1, SAMPLES).astype(np.int64)).x
-        return x.long() if spec.stage == "ids" else x
+        return x if spec.stage == "pixels" else x.long()
     generator = torch.Generator().manual_seed(0)
     if codes is not None:
-        return torch.randint(len(codes.codebook), (SAMPLES, *(spec.stored or spec.grid)), generator=generator)
+        stack = codes.codebook.shape[1:] if spec.stage == "stacks" else ()
+        shape = (SAMPLES, *stack, *(spec.stored or spec.grid))
+        return torch.randint(len(codes.codebook), shape, generator=generator)
     return torch.randint(256, (SAMPLES, 3, *run.size), generator=generator, dtype=torch.uint8)
 
 
@@ -264,7 +272,7 @@ def _onnxruntime() -> Any:
 
 def _write_graph(file: Path, whole: _Whole, x: Tensor, logits: Tensor) -> Graph:
     """The whole of it as one ONNX file (weights beside it above 2 GB), run again on two batch sizes."""
-    runtime, kind = _onnxruntime(), "ids" if x.ndim == 3 else "pixels"
+    runtime, kind = _onnxruntime(), "pixels" if x.dtype == torch.uint8 else "ids"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the exporter's own parts
@@ -291,6 +299,6 @@ def _write_graph(file: Path, whole: _Whole, x: Tensor, logits: Tensor) -> Graph:
     if not difference <= TOLERANCE:  # nor is NaN
         raise TileworkError(f"the ONNX logits differ by {difference:.3g}, more than {TOLERANCE}", "leave --onnx out")
     shape = ", ".join(map(str, x.shape[1:]))
-    numbers = ", numbered as in the store: place in 'used' of codebook.safetensors" if x.ndim == 3 else ""
+    numbers = ", numbered as in the store: place in 'used' of codebook.safetensors" if kind == "ids" else ""
     kept = f"{kind} (B, {shape}) {str(x.dtype)[6:]}{numbers}"
     return Graph(kept, f"logits (B, {logits.shape[1]}) float32", difference)

@@ -90,7 +90,7 @@ def evaluate_run(
     if not isinstance(model, Model) or not run.objective.labels:
         raise InputError(f"{path} trained no classifier", "give a classifier's run, or use 'tilework probe'")
     source = open_source(data, run.size, run.max_broken, quiet=True)
-    if spec.stage == "ids" and isinstance(source, ImageSource) and isinstance(data, Path):
+    if spec.stage != "pixels" and isinstance(source, ImageSource) and isinstance(data, Path):
         if tokenizer is None:
             raise InputError(f"{path} was trained on tokens, {data} holds images", "add --tokenizer, or tokenize them")
         with TemporaryDirectory() as folder:

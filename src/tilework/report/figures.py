@@ -143,7 +143,11 @@ def scatter_panels(panels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bytes
 
 
 def code_pictures(ids: np.ndarray, codebook: np.ndarray) -> np.ndarray:
-    """Code grids coloured by the three main directions of the codebook. ids: (N, h, w); (N, h, w, 3) in [0, 1]."""
+    """Code grids coloured by the three main directions of the codebook. ids: (N, h, w); (N, h, w, 3) in [0, 1].
+
+    Of several codes at a place, (N, h, w, C), the first is shown.
+    """
+    ids = ids[..., 0] if ids.ndim == 4 else ids
     centred = codebook - codebook.mean(0)
     directions = np.linalg.svd(centred, full_matrices=False)[2][:3]
     shade = np.zeros((len(codebook), 3))

@@ -6,6 +6,7 @@ from tilework.store.packed import Packed
 from tilework.store.pairwise import Pairwise
 from tilework.store.rans import Rans
 from tilework.store.rans_context import RansContext
+from tilework.store.rans_stack import RansStack
 from tilework.store.reader import Store
 from tilework.store.rearrange import gather, merge, pick_fraction, pick_keys
 from tilework.store.seal import seal
@@ -19,6 +20,7 @@ __all__ = [
     "Plan",
     "Rans",
     "RansContext",
+    "RansStack",
     "Spool",
     "Store",
     "StoreWriter",

@@ -14,14 +14,17 @@ from tilework.store.codec import Codec, codecs
 
 SAMPLE_TOKENS = 1 << 22
 FAST = ("packed", "rans", "rans-context")  # what "auto" chooses from: all decode faster than a model can eat
+STACKED = ("packed", "rans-stack")  # the same where a place has several codes
 
 
-def choose_codec(name: str, ids: np.ndarray, vocabulary: int, columns: int, images: int = 0) -> tuple[str, Codec]:
-    """The codec named, or the smallest of the fast ones for "auto", fitted to a sample.
+def choose_codec(
+    name: str, ids: np.ndarray, vocabulary: int, columns: int, images: int = 0, among: Sequence[str] = FAST
+) -> tuple[str, Codec]:
+    """The codec named, or the smallest of some for "auto", fitted to a sample.
 
     ids: (N, T), all of them or a sample; images: number of all, where that is more.
     """
-    names: Sequence[str] = FAST if name == "auto" else (name,)
+    names = among if name == "auto" else (name,)
     sample = ids[:: -(-ids.size // SAMPLE_TOKENS)]  # evenly spread: images often come sorted by class
     fitted: dict[str, Codec] = {}
     for one in names:

@@ -19,7 +19,7 @@ NAME = "manifest.json"
 FORMAT = "tilework store"
 VERSION = 1
 LARGEST = 1 << 28  # bytes
-LARGEST_LENGTH = 1 << 16  # codes of a record
+LARGEST_LENGTH = 1 << 18  # codes of a record: those of 36x36 places with 192 each are fewer
 DTYPES = {f"<{kind}" for kind in ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8")} | {"|b1", "|i1", "|u1"}
 
 
@@ -36,7 +36,7 @@ class Manifest:
     """Contents and origin of a store."""
 
     images: int
-    grid: tuple[int, ...]  # rows and columns of codes, or the length of a sequence
+    grid: tuple[int, ...]  # rows and columns of codes, and codes of each place if several; or the length of a sequence
     vocabulary: int
     codec: str
     classes: tuple[str, ...]
@@ -112,7 +112,7 @@ def _check(root: str, manifest: Manifest) -> None:
     rows = [manifest.shards, *(column.shards for column in columns if column.kind in ("bytes", "ragged"))]
     sizes = [*manifest.grid, manifest.vocabulary, manifest.views, *(shard.records for row in rows for shard in row)]
     sizes += [side for column in columns for side in column.shape]
-    if not all(rows) or len(manifest.grid) not in (1, 2) or min(sizes) < 1 or max(*sizes, manifest.length) > 1 << 24:
+    if not all(rows) or len(manifest.grid) not in (1, 2, 3) or min(sizes) < 1 or max(*sizes, manifest.length) > 1 << 24:
         raise DamageError(f"{path} is malformed", "a grid, vocabulary or shard of impossible size")
     if not 0 < manifest.images <= 1 << 40:
         raise DamageError(f"{path} is malformed", "an impossible number of images")

@@ -5,10 +5,14 @@ B images | T tokens per image | K codes
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from tilework.core.errors import DamageError
 from tilework.store.codec import check_codes, codecs
+
+TOGETHER = 1 << 22  # codes in portions
 
 
 class Packed:
@@ -37,22 +41,31 @@ class Packed:
     def encode(self, ids: np.ndarray) -> tuple[bytes, np.ndarray]:
         """ids: (B, T). Returns the records and their sizes."""
         check_codes(ids, self.vocabulary)
-        bits = (ids[:, :, None].astype(np.int64) >> np.arange(self.bits)) & 1  # (B, T, bits)
-        flat = bits.astype(np.uint8).reshape(len(ids), self.length * self.bits)
-        records = np.packbits(flat, axis=1, bitorder="little")
+        records = np.empty((len(ids), self.size), np.uint8)
+        for part in self._portions(len(ids)):
+            bits = (ids[part, :, None].astype(np.int64) >> np.arange(self.bits)) & 1  # (b, T, bits)
+            flat = bits.astype(np.uint8).reshape(len(bits), self.length * self.bits)
+            records[part] = np.packbits(flat, axis=1, bitorder="little")
         return records.tobytes(), np.full(len(ids), self.size, np.int64)
 
     def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns (B, T) int32."""
         if (sizes != self.size).any():
             raise DamageError("a packed record has another size than its codes need", "restore the shard")
-        records = data[starts[:, None] + np.arange(self.size)]  # (B, size)
-        bits = np.unpackbits(records, axis=1, count=self.length * self.bits, bitorder="little")
+        ids = np.empty((len(starts), self.length), np.int32)
         weights = (1 << np.arange(self.bits)).astype(np.int32)
-        ids = bits.reshape(len(starts), self.length, self.bits) @ weights
+        for part in self._portions(len(starts)):
+            records = data[starts[part, None] + np.arange(self.size)]  # (b, size)
+            bits = np.unpackbits(records, axis=1, count=self.length * self.bits, bitorder="little")
+            ids[part] = bits.reshape(len(records), self.length, self.bits) @ weights
         if ids.size and ids.max() >= self.vocabulary:
             raise DamageError(f"a record holds code {ids.max()} of {self.vocabulary}", "restore the shard")
         return ids
+
+    def _portions(self, count: int) -> Iterator[slice]:
+        """Records in portions whose bits fit into memory."""
+        portion = max(1, TOGETHER // self.length)
+        return (slice(at, at + portion) for at in range(0, count, portion))
 
 
 codecs.add("packed")(Packed)

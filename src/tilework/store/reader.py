@@ -30,6 +30,8 @@ from tilework.store.synonyms import nearest_codes
 if TYPE_CHECKING:
     from tilework.store.remote import Remote
 
+MOST_CODES = 1 << 25  # decoded in one call
+
 
 class Store:
     """A token store, by its path or URL. Shards are mapped when first needed, in each process for itself."""
@@ -42,6 +44,7 @@ class Store:
         self.views = self.manifest.views
         self.classes = self.manifest.classes
         self.vocabulary = self.manifest.vocabulary
+        self.together = max(1, min(4096, MOST_CODES // self.manifest.length))  # records worth decoding in one call
         self._shards = Shards(self._remote or self._directory, self.manifest.shards)
         tables = self._checked("tables.safetensors", load) if "tables.safetensors" in self.manifest.files else {}
         self._codec = codecs[self.manifest.codec].load(tables, self.manifest.length, self.vocabulary, self.grid[-1])
@@ -56,8 +59,8 @@ class Store:
         return self.batch(np.array([index % len(self)]))[0]
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        for start in range(0, len(self), 1024):
-            yield from self.batch(np.arange(start, min(start + 1024, len(self))))
+        for start in range(0, len(self), min(1024, self.together)):
+            yield from self.batch(np.arange(start, min(start + min(1024, self.together), len(self))))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path}  # another process maps for itself
@@ -172,8 +175,8 @@ class Store:
         """How often each code occurs, (K,) int64."""
         counts = np.zeros(self.vocabulary, np.int64)
         records = len(self._shards)
-        for start in range(0, records, 4096):
-            ids = self._decode(np.arange(start, min(start + 4096, records)))
+        for start in range(0, records, self.together):
+            ids = self._decode(np.arange(start, min(start + self.together, records)))
             counts += np.bincount(ids.ravel(), minlength=self.vocabulary)
         return counts
 
@@ -235,8 +238,8 @@ class Store:
                 problems.append(error.what)
         count = len(self._shards)
         some = np.arange(count) if deep else np.linspace(0, count - 1, min(count, 256)).astype(np.int64)
-        for start in range(0, len(some), 4096):
-            index = some[start : start + 4096]
+        for start in range(0, len(some), self.together):
+            index = some[start : start + self.together]
             try:
                 self._decode(index)
             except TileworkError:

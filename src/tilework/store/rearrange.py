@@ -17,8 +17,6 @@ from tilework.store.columns import take_values
 from tilework.store.reader import Store
 from tilework.store.writer import StoreWriter
 
-TOGETHER = 4096  # images read at a time
-
 
 def gather(
     out: Path,
@@ -57,8 +55,8 @@ def gather(
             number = np.array([classes.index(name) for name in store.classes])
             labels, keys = number[store.column("label")], np.array(store.column("key"), object)
             values = {name: store.column(name) for name in extra}
-            for start in range(0, len(index), TOGETHER):
-                part = index[start : start + TOGETHER]
+            for start in range(0, len(index), store.together):
+                part = index[start : start + store.together]
                 taken = {name: take_values(column, part) for name, column in values.items()}
                 writer.add(store.used[_codes(store, part)], labels[part], keys[part].tolist(), **taken)
                 done += len(part)

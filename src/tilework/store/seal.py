@@ -21,7 +21,7 @@ from safetensors.numpy import save
 
 from tilework.core.errors import InputError, OutputError, TileworkError
 from tilework.core.files import locked, sync_tree, write
-from tilework.store.choose import SAMPLE_TOKENS, choose_codec
+from tilework.store.choose import FAST, SAMPLE_TOKENS, STACKED, choose_codec
 from tilework.store.codec import Codec
 from tilework.store.columns import ColumnEntry, Values, entry_of, join_values, pack_column, write_column
 from tilework.store.manifest import NAME, Manifest, write_manifest
@@ -153,7 +153,8 @@ class _Seal:
             raise InputError("codes that are not kept, and no code vectors to find the nearest", "keep them")
         every = -(-images * plan.views * int(np.prod(plan.grid)) // SAMPLE_TOKENS)
         sample = np.concatenate([ids[(-first) % every :: every] for first, ids in self._ids()])
-        name, coder = choose_codec(codec, sample, len(used), plan.grid[-1], images * plan.views)
+        names = STACKED if len(plan.grid) == 3 else FAST
+        name, coder = choose_codec(codec, sample, len(used), plan.grid[-1], images * plan.views, names)
         chunks = self._chunks(coder, images * plan.views)
         shards = write_shards(self.root, "shards", chunks, min(shard_images * plan.views, LARGEST_RECORDS))
         if tables := coder.tables():

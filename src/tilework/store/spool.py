@@ -80,8 +80,8 @@ class Spool:
             raise InputError(f"{plan.vocabulary} codes", f"at most {LARGEST_VOCABULARY} can be stored")
         if prod(plan.grid) > LARGEST_LENGTH:
             raise InputError(f"a grid of {plan.grid}", f"at most {LARGEST_LENGTH} codes of an image can be stored")
-        if len(plan.grid) not in (1, 2) or min(plan.grid) < 1 or plan.views < 1:
-            raise InputError(f"a grid of {plan.grid} with {plan.views} views", "one or two positive sides are needed")
+        if len(plan.grid) not in (1, 2, 3) or min(plan.grid) < 1 or plan.views < 1:
+            raise InputError(f"a grid of {plan.grid} with {plan.views} views", "one to three positive sides are needed")
         if (path / "plan.json").is_file() and (path / "codebook.safetensors").is_file():
             found = Spool.open(path)
             if found.plan != plan or not np.array_equal(found.codebook, codebook.astype(np.float32)):
@@ -104,7 +104,7 @@ class Spool:
         return Spool(path, plan, codebook)
 
     def put(self, number: int, ids: np.ndarray, columns: Mapping[str, Values]) -> None:
-        """Write a part. ids: (B, H, W), (B, V, H, W) with several views, or (B, T); columns: B values each."""
+        """Write a part. ids: (B, *grid), or (B, V, *grid) with several views; columns: B values each."""
         plan = self.plan
         if not 0 <= number < 1 << 32:
             raise InputError(f"a part {number}", "numbers from 0 on are needed")

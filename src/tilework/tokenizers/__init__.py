@@ -1,5 +1,7 @@
 """Pixels to codes and back: `create_tokenizer(name_or_path)`."""
 
+from tilework.tokenizers.dct import Dct, DctConfig
+from tilework.tokenizers.dct_flip import DctFlip
 from tilework.tokenizers.decode_encode import DecodeEncode
 from tilework.tokenizers.fsq_vae import FsqVae, FsqVaeConfig
 from tilework.tokenizers.magvit2 import Magvit2, Magvit2Config
@@ -14,6 +16,9 @@ from tilework.tokenizers.vqgan import Vqgan, VqganConfig
 from tilework.tokenizers.zoo import create_tokenizer
 
 __all__ = [
+    "Dct",
+    "DctConfig",
+    "DctFlip",
     "DecodeEncode",
     "FsqVae",
     "FsqVaeConfig",

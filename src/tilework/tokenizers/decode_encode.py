@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from tilework.augment.adapter import check_codes, nearest_codes
 from tilework.augment.affine import warp
 from tilework.augment.augment import Augment
 from tilework.augment.token_adapt import LikePixels, Mover
-from tilework.core.batch import Mix
+from tilework.core.batch import Mix, Stage
 from tilework.core.errors import ConfigError
 from tilework.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
@@ -53,6 +54,7 @@ def mixed(pixels: Tensor, mix: Mix | None) -> Tensor:
 class DecodeEncode(LikePixels):
     """A share of every batch decoded, augmented as pixels, and encoded again."""
 
+    stages: ClassVar[tuple[Stage, ...]] = ("ids",)
     tokenizer: str = ""  # directory
 
     def mover(self, codebook: Tensor | None) -> Mover:

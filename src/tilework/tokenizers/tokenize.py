@@ -3,7 +3,7 @@
 A part is always the same images in the same batches, so any number of processes, stopped and started at will, make the
 same bytes. On a CPU every core takes whole batches, decoding and encoding by itself: nothing waits for anything else.
 
-N images | B batch | V views | h, w code grid, or T codes of a sequence
+N images | B batch | V views | h, w code grid, with C codes at a place where stacked, or T codes of a sequence
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _put(images: Images, job: Tokenizing, spool: Spool, number: int, part: _Batc
     columns: dict[str, Values] = {"label": images.labels[part.kept], "key": [images.key(i) for i in part.kept]}
     if job.views > 1:
         columns["box"] = np.array(part.boxes, np.float32).reshape(-1, job.views, 4)
-    spool.put(number, np.array(part.values, np.int64).reshape(-1, *shape), columns)
+    spool.put(number, np.array(part.values, np.int32).reshape(-1, *shape), columns)
 
 
 def finish(

@@ -29,6 +29,7 @@ class Tokenizer(nn.Module):
     """Images in [0, 1] to a grid or a sequence of codes and back."""
 
     takes: Stage = "pixels"
+    stacked = False  # whether a place has several codes, each with a channel of its own: ids (B, h, w, C)
     patch: int  # pixels per code and axis
     size: tuple[int, int] | None = None  # pixels that images must have, where no others fit
     length: int | None = None  # codes of an image, where they are a sequence: they have no places in it
@@ -41,13 +42,15 @@ class Tokenizer(nn.Module):
         return self.quantiser.codebook
 
     def grid(self, size: tuple[int, int]) -> tuple[int, ...]:
-        """Codes of an image of H, W pixels: rows and columns, or the length of a sequence."""
+        """Codes of an image of H, W pixels: rows and columns, and codes of a place, or the length of a sequence."""
         if min(size) < 1 or size[0] % self.patch or size[1] % self.patch:
             raise InputError(f"images of {size[0]}x{size[1]} do not divide into {self.patch} px patches", "resize them")
         if self.size is not None and self.size != size:
             needed = f"{self.size[0]}x{self.size[1]}"
             raise InputError(f"images of {size[0]}x{size[1]} for a {type(self).__name__} of {needed}", "resize them")
-        return (size[0] // self.patch, size[1] // self.patch) if self.length is None else (self.length,)
+        if self.length is not None:
+            return (self.length,)
+        return (size[0] // self.patch, size[1] // self.patch, *(self.codebook.shape[1:] if self.stacked else ()))
 
     def check_places(self) -> None:
         """Refuse to work on places of the image where codes have none."""
@@ -57,6 +60,11 @@ class Tokenizer(nn.Module):
                 "give a tokenizer with a grid of codes",
             )
 
+    @property
+    def last_layer(self) -> Tensor:
+        """The weight that gives the decoded pixels: where an adversarial loss is weighed."""
+        raise ConfigError(f"a {type(self).__name__} has no decoder to train", "leave the adversarial loss out")
+
     def features(self, pixels: Tensor) -> Tensor:
         """Vectors before quantisation. pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C) or (B, T, C)."""
         raise NotImplementedError
@@ -64,6 +72,10 @@ class Tokenizer(nn.Module):
     def nearest(self, features: Tensor) -> Tensor:
         """Codes of the features of images, (B, h, w) or (B, T) int64."""
         return self.quantiser.nearest(features)
+
+    def vectors(self, ids: Tensor) -> Tensor:
+        """Code vectors of codes. ids: (B, h, w), (B, T), or (B, h, w, C) where stacked; returns (..., C)."""
+        return self.codebook[ids.long()]
 
     def pixels(self, vectors: Tensor) -> Tensor:
         """Images from code vectors. vectors: (B, h, w, C) or (B, T, C); returns (B, 3, H, W), about [0, 1]."""
@@ -74,14 +86,14 @@ class Tokenizer(nn.Module):
 
     @torch.inference_mode()
     def encode(self, pixels: Tensor) -> Tensor:
-        """Codes of images in [0, 1]. Returns (B, h, w) or (B, T) int64."""
+        """Codes of images in [0, 1]. Returns (B, h, w) or (B, T) int64, or (B, h, w, C) where stacked."""
         self.grid((pixels.shape[-2], pixels.shape[-1]))  # refuses sizes that do not fit
         return self.nearest(self.features(pixels))
 
     @torch.inference_mode()
     def decode(self, ids: Tensor) -> Tensor:
-        """Images of codes, clipped to [0, 1]. ids: (B, h, w) or (B, T)."""
-        return self.pixels(self.codebook[ids.long()]).clamp(0, 1)
+        """Images of codes, clipped to [0, 1]. ids: as of `vectors`."""
+        return self.pixels(self.vectors(ids)).clamp(0, 1)
 
 
 @dataclass(frozen=True)

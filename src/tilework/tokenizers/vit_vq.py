@@ -109,6 +109,11 @@ class VitVq(Tokenizer):
         self.straight_out.weight[:, :count] = (directions * scale).T
         self.straight_out.bias.copy_(mean)
 
+    @property
+    def last_layer(self) -> Tensor:
+        """Of the decoder."""
+        return self.to_pixels[1].weight  # type: ignore[return-value]
+
     def features(self, pixels: Tensor) -> Tensor:
         """pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C), of unit length where codes go by cosine."""
         x = self.embed(2 * pixels - 1).permute(0, 2, 3, 1)  # (B, h, w, D)

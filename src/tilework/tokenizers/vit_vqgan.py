@@ -72,6 +72,11 @@ class VitVqgan(Tokenizer):
         self.post_quant = nn.Linear(config.code_dim, config.decoder.width)
         self.decoder = Decoder(config)
 
+    @property
+    def last_layer(self) -> Tensor:
+        """Of the decoder."""
+        return self.decoder.to_pixel[1].weight  # type: ignore[return-value]
+
     def features(self, pixels: Tensor) -> Tensor:
         """pixels: (B, 3, H, W) in [0, 1]; returns unit vectors (B, h, w, C)."""
         return F.normalize(self.pre_quant(self.encoder(pixels)), dim=-1)

@@ -48,6 +48,11 @@ class VqVae(Tokenizer):
         self.quantiser = NearestQuantiser(config.codes, config.code_dim)
         self.decoder = Decoder(config)
 
+    @property
+    def last_layer(self) -> Tensor:
+        """Of the decoder."""
+        return self.decoder.get_parameter("_blocks.conv_t_2.weight")
+
     def features(self, pixels: Tensor) -> Tensor:
         """pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C)."""
         return self.pre_vq_conv(self.encoder(pixels - 0.5)).permute(0, 2, 3, 1)

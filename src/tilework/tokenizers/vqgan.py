@@ -70,6 +70,11 @@ class Vqgan(Tokenizer):
             self.quant_conv = nn.Conv2d(config.latent, config.code_dim, 1)
         self.post_quant_conv = nn.Conv2d(config.code_dim, config.latent, 1)
 
+    @property
+    def last_layer(self) -> Tensor:
+        """Of the decoder."""
+        return self.decoder.conv_out.weight
+
     def features(self, pixels: Tensor) -> Tensor:
         """pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C)."""
         return self.quant_conv(self.encoder(2 * pixels - 1)).permute(0, 2, 3, 1)

@@ -1,0 +1,214 @@
+"""Tokenizers compared on one image folder: bits, stored bytes, PSNR, code usage, and the accuracy that each allows.
+
+Every tokenizer stores the images for real and trains the same small classifier (recipes/judging.py) from the same
+seeds. OUT/data/NAME holds its stores and what was measured of it, OUT/runs/NAME/seed-N its runs; what is there is not
+made again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import ceil, log2
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilework.core.config import resolve
+from tilework.core.distributed import pick_device
+from tilework.core.errors import ConfigError, InputError
+from tilework.core.files import locked, make_directory, sha256, write, write_json
+from tilework.data import ImageFolder, ImageSource
+from tilework.evaluation.reconstruction import reconstruction
+from tilework.experiments.runner import (
+    Outcome,
+    Trial,
+    accuracy_cell,
+    claim,
+    difference_cell,
+    resolution_line,
+    run_trial,
+    summarise,
+    with_seed,
+)
+from tilework.experiments.statistics import pooled_deviation
+from tilework.recipes import Run
+from tilework.recipes.judging import judge_codes, judge_pixels
+from tilework.report.tokenizer_figures import accuracy_per_byte
+from tilework.store import Store
+from tilework.tokenizers import load_tokenizer
+from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.train.log import Bar, counted, notice
+
+RESULTS, TABLE, PLOT, MEASURED = "results.json", "table.md", "accuracy-per-byte.png", "measured.json"
+PIXELS = "pixels"
+
+
+@dataclass(frozen=True)
+class TokenizerViews:
+    """One comparison in one directory; what is done is not done again."""
+
+    tokenizers: Sequence[Path]
+    data: Path
+    val: Path
+    out: Path
+    steps: int = 1200
+    seeds: int = 1
+    pixels: bool = False  # a row of the images themselves
+    limit: int = 500  # validation images that PSNR is measured on
+    settings: Sequence[str] = ()  # over every run
+    max_broken: float = 0.05
+    device: str = "auto"
+    quiet: bool = False
+
+    def run(self) -> dict[str, Any]:
+        """All rows, seed by seed, so that every row has a number early; returns what results.json holds."""
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ConfigError("a comparison is not run under torchrun", "start it as one process")
+        names = self._check()
+        make_directory(self.out)
+        with locked(self.out):
+            claim(self.out, self._state(), "comparison")
+            notice(f"{counted(len(names) * self.seeds, 'run')} of {self.steps} steps", self.quiet)
+            outcomes: list[Outcome] = []
+            results: dict[str, Any] = {}
+            for seed in range(self.seeds):
+                for number, name in enumerate(names):
+                    trial = self._trial(name, seed)
+                    outcomes.append(run_trial(trial, self.out, self.device, self.quiet))
+                    done = f"row {number + 1} of {len(names)}, seed {seed + 1} of {self.seeds}"
+                    notice(f"{done}: {name} {100 * outcomes[-1].metrics['top1']:.1f} %", self.quiet)
+                    results = self._report(names, outcomes)
+        return results
+
+    def _check(self) -> list[str]:
+        """Names of the rows; refuses what cannot work before anything is written."""
+        names = [path.name for path in self.tokenizers] + [PIXELS] * self.pixels
+        if not self.tokenizers or len(set(names)) < len(names):
+            raise ConfigError("a tokenizer is named twice, or there is none", "give directories of different names")
+        if self.seeds < 1 or self.steps < 1 or self.limit < 1:
+            raise ConfigError("seeds, steps and images are counted from one", "raise --seeds, --steps or --limit")
+        classes = ImageFolder.open(self.data).classes
+        ImageFolder.open(self.val, classes)
+        if missing := set(classes) - set(ImageFolder.open(self.val).classes):
+            raise InputError(f"{self.val} lacks the class '{min(missing)}' of {self.data}", "both need the same ones")
+        for path in self.tokenizers:
+            self._run_of(path.name)
+        return names
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "data": [str(self.data), str(self.val)],
+            "tokenizers": {path.name: sha256(path / "weights.safetensors") for path in self.tokenizers},
+            "steps": self.steps,
+            "settings": list(self.settings),
+            "limit": self.limit,
+        }
+
+    def _path(self, name: str) -> Path:
+        return next(path for path in self.tokenizers if path.name == name)
+
+    def _run_of(self, name: str) -> Run:
+        """The classifier of a row."""
+        if name == PIXELS:
+            return resolve(judge_pixels(load_tokenizer(self.tokenizers[0])[1].size, self.steps), None, self.settings)
+        tokenizer, card = load_tokenizer(self._path(name))
+        grid = (card.size[0] // tokenizer.patch, card.size[1] // tokenizer.patch)
+        return resolve(judge_codes(grid, tokenizer.stacked, self.steps), None, self.settings)
+
+    def _trial(self, name: str, seed: int) -> Trial:
+        """A run, after its data are there."""
+        run = with_seed(self._run_of(name), seed)
+        if name == PIXELS:
+            return Trial(name, seed, run, (self.data,), (self.val,))
+        places = self._store(name)
+        self._measure(name)
+        return Trial(name, seed, run, places[:1], places[1:])
+
+    def _store(self, name: str) -> tuple[Path, Path]:
+        """Stores of the training and the validation images."""
+        tokenizer, card = load_tokenizer(self._path(name))
+        job = Tokenizing(tokenizer, card, pick_device(self.device))
+        train, val = (self.out / "data" / name / f"{part}.tok" for part in ("train", "val"))
+        for place, root in ((train, self.data), (val, self.val)):
+            if not place.exists():
+                folder = ImageFolder.open(root, ImageFolder.open(self.data).classes)
+                used = None if place == train else Store(train).used
+                bar = Bar(f"tokenize {name}/{place.name}", len(folder), quiet=self.quiet)
+                tokenize(folder, job, place, used=used, max_broken=self.max_broken, progress=bar.update)
+                bar.close()
+        return train, val
+
+    def _measure(self, name: str) -> dict[str, Any]:
+        """What the tokenizer keeps of validation images, and what its store takes."""
+        file = self.out / "data" / name / MEASURED
+        if not file.is_file():
+            tokenizer, card = load_tokenizer(self._path(name))
+            folder = ImageFolder.open(self.val)
+            some = np.linspace(0, len(folder) - 1, min(self.limit, len(folder))).astype(np.int64)
+            source = ImageSource.read(folder.take(np.unique(some)), card.size, self.max_broken)
+            kept = asdict(reconstruction(tokenizer, source, pick_device(self.device)))
+            store = Store(self._store(name)[0])
+            codes = store.manifest.tokenizer_codes
+            measured = {
+                "size": list(card.size),
+                "grid": list(store.grid),
+                "codes": codes,
+                "codec": store.manifest.codec,
+                "bits_per_image": store.manifest.length * max(1, ceil(log2(codes))),
+                "bytes_per_image": sum(store.sizes.values()) / len(store),
+                "code_usage": store.vocabulary / codes,
+                **{key: kept[key] for key in ("psnr", "ssim", "parameters", "encode_images_per_s")},
+            }
+            write_json(file, measured)
+        return dict(json.loads(file.read_bytes()))
+
+    def _described(self, name: str) -> dict[str, Any]:
+        if name != PIXELS:
+            return self._measure(name)
+        folder = ImageFolder.open(self.data)
+        size = list(self._run_of(name).size)
+        return {"size": size, "codec": "image files", "bytes_per_image": folder.bytes / len(folder)}
+
+    def _report(self, names: Sequence[str], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+        summary = summarise(sorted(outcomes, key=lambda one: names.index(one.trial.row)))
+        deviation, degrees = pooled_deviation([row["top1"] for row in summary.values()])
+        seconds = {name: [round(o.seconds, 1) for o in outcomes if o.trial.row == name] for name in summary}
+        table = [
+            {"row": name, **self._described(name), **row, "seconds": seconds[name]} for name, row in summary.items()
+        ]
+        results = {
+            "images": {"train": len(ImageFolder.open(self.data)), "val": len(ImageFolder.open(self.val))},
+            "steps": self.steps,
+            "deviation": deviation if degrees else None,
+            "degrees_of_freedom": degrees,
+            "rows": table,
+        }
+        write_json(self.out / RESULTS, results)
+        write(self.out / TABLE, markdown(results).encode())
+        points = [(row["row"], row["bytes_per_image"], row["mean"], row["deviation"] or 0.0) for row in table]
+        write(self.out / PLOT, accuracy_per_byte(points, self.steps))
+        return results
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The table for people."""
+    lines = [
+        "| tokenizer | grid | codes | used | bits per image | stored bytes per image | PSNR | accuracy | "
+        "from the first row |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for i, row in enumerate(results["rows"]):
+        coded = "grid" in row
+        grid = "x".join(map(str, row["grid"])) if coded else "x".join(map(str, row["size"])) + " px"
+        bits = f"{row['codes']:,} | {row['code_usage']:.0%} | {row['bits_per_image']:,}" if coded else " | | "
+        psnr = f"{row['psnr']:.1f} dB" if coded else ""
+        lines.append(
+            f"| {row['row']} | {grid} | {bits} | {row['bytes_per_image']:,.0f} | {psnr} | {accuracy_cell(row)} | "
+            f"{'' if i == 0 else difference_cell(row)} |"
+        )
+    lines.append(resolution_line(results["deviation"], results["degrees_of_freedom"]))
+    return "\n".join(lines) + "\n"
