@@ -38,12 +38,13 @@ def draws(batch: Batch) -> Draws:
 def test_decoder_has_the_size_of_the_table() -> None:
     decoder = PixelDecoder(384)
     assert sum(p.numel() for p in decoder.layers.parameters()) == 1_079_283
-    wide = [m.out_channels for m in PixelDecoder(384, wide=2).layers if isinstance(m, torch.nn.Conv2d)]
-    assert wide == [512, 512, 128, 3]
+    for wide, expected in ((2, [512, 512, 128, 3]), (0.25, [64, 64, 16, 3])):
+        layers = PixelDecoder(384, wide=wide).layers
+        assert [m.out_channels for m in layers if isinstance(m, torch.nn.Conv2d)] == expected
 
 
 @pytest.mark.parametrize(("size", "wide", "residual"), [(64, 1, False), (64, 2, False), (64, 1, True), (256, 1, False)])
-def test_decoder_sizes(size: int, wide: int, residual: bool) -> None:
+def test_decoder_sizes(size: int, wide: float, residual: bool) -> None:
     decoder = PixelDecoder(8, 3, size, wide, residual)
     assert decoder(torch.randn(1, 8, 7, 7)).shape == (1, 3, size, size)
 
@@ -51,6 +52,8 @@ def test_decoder_sizes(size: int, wide: int, residual: bool) -> None:
 def test_decoder_of_another_size_is_refused() -> None:
     with pytest.raises(ConfigError, match="for 100 px"):
         PixelDecoder(8, size=100)
+    with pytest.raises(ConfigError, match=r"x0\.1 for 64 px"):
+        PixelDecoder(8, wide=0.1)
 
 
 @pytest.mark.parametrize("kind", ["l1", "l2"])

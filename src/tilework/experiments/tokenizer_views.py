@@ -2,7 +2,7 @@
 
 Every tokenizer stores the images for real and trains the same small classifier (recipes/judging.py) from the same
 seeds. OUT/data/NAME holds its stores and what was measured of it, OUT/runs/NAME/seed-N its runs; what is there is not
-made again.
+made again, and rows may be added.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 
 from tilework.core.config import resolve
 from tilework.core.distributed import pick_device
-from tilework.core.errors import ConfigError, InputError
-from tilework.core.files import locked, make_directory, sha256, write, write_json
+from tilework.core.errors import ConfigError, InputError, OutputError
+from tilework.core.files import locked, make_directory, write, write_json
 from tilework.data import ImageFolder, ImageSource
 from tilework.evaluation.reconstruction import reconstruction
 from tilework.experiments.runner import (
@@ -102,7 +102,6 @@ class TokenizerViews:
     def _state(self) -> dict[str, Any]:
         return {
             "data": [str(self.data), str(self.val)],
-            "tokenizers": {path.name: sha256(path / "weights.safetensors") for path in self.tokenizers},
             "steps": self.steps,
             "settings": list(self.settings),
             "limit": self.limit,
@@ -140,6 +139,8 @@ class TokenizerViews:
                 bar = Bar(f"tokenize {name}/{place.name}", len(folder), quiet=self.quiet)
                 tokenize(folder, job, place, used=used, max_broken=self.max_broken, progress=bar.update)
                 bar.close()
+            elif Store(place).manifest.tokenizer.get("sha256") != card.sha256:
+                raise OutputError(f"{place} was made by another tokenizer called {name}", "choose another --out")
         return train, val
 
     def _measure(self, name: str) -> dict[str, Any]:

@@ -34,20 +34,21 @@ class ResidualConv(nn.Module):
 class PixelDecoder(nn.Module):
     """Images, or code maps, of what a stem gave; only training needs it."""
 
-    def __init__(self, width: int, channels: int = 3, size: int = 64, wide: int = 1, residual: bool = False) -> None:
+    def __init__(self, width: int, channels: int = 3, size: int = 64, wide: float = 1, residual: bool = False) -> None:
         super().__init__()
-        if size not in SIZES or wide < 1:
-            raise ConfigError(f"a decoder of width x{wide} for {size} px", f"give one of {SIZES}, and x1 at least")
+        thin = round(16 * wide)  # channels at 64 px
+        if size not in SIZES or thin < 1 or thin != 16 * wide:
+            raise ConfigError(f"a decoder of width x{wide:g} for {size} px", f"give one of {SIZES}, and a factor of whole sixteenths")
 
         def conv(inputs: int, outputs: int) -> nn.Module:
             return ResidualConv(inputs, outputs) if residual else nn.Conv2d(inputs, outputs, 3, padding=1)
 
         self.inlet = nn.Conv2d(width, 196, 1)
-        layers = [conv(196, 256 * wide), nn.ReLU(), conv(256 * wide, 256 * wide), nn.ReLU(), nn.PixelShuffle(2)]
-        layers += [conv(64 * wide, 64 * wide), nn.ReLU(), nn.PixelShuffle(2)]  # 16 channels at 64 px
+        layers = [conv(196, 16 * thin), nn.ReLU(), conv(16 * thin, 16 * thin), nn.ReLU(), nn.PixelShuffle(2)]
+        layers += [conv(4 * thin, 4 * thin), nn.ReLU(), nn.PixelShuffle(2)]  # 16 channels at 64 px
         for _ in range((size // 64).bit_length() - 1):
-            layers += [conv(16 * wide, 64 * wide), nn.ReLU(), nn.PixelShuffle(2)]
-        self.layers = nn.Sequential(*layers, conv(16 * wide, channels))
+            layers += [conv(thin, 4 * thin), nn.ReLU(), nn.PixelShuffle(2)]
+        self.layers = nn.Sequential(*layers, conv(thin, channels))
 
     def forward(self, tokens: Tensor) -> Tensor:  # (B, D, h, w)
         """Returns (B, channels, s, s)."""

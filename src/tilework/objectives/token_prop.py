@@ -37,7 +37,7 @@ class TokenPropConfig(ObjectiveConfig):
     labels: ClassVar[bool] = False
     kind: Kind = "l2"
     size: int = 64  # of what is decoded, in pixels: 64, 128 or 256
-    wide: int = 1  # channels of the decoder, by this factor
+    wide: float = 1.0  # channels of the decoder, by this factor; sixteenths are possible
     residual: bool = False  # convolutions of the decoder as residual blocks
     perceptual_weights: str = ""  # file of a VGG-16, as safetensors, for the last two kinds
 

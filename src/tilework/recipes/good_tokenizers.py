@@ -24,6 +24,7 @@ from tilework.recipes.seit import SMALL_AREA, pixel_run, small_fit
 from tilework.train import FitConfig, OptimConfig, ScheduleConfig
 
 TOKEN_PROP = (Extra(TokenPropConfig(), 0.001),)
+SMALL_TOKEN_PROP = (Extra(TokenPropConfig(wide=0.25), 0.001),)  # whose decoder costs no more than the small ViT
 
 
 def deit_fit(epochs: int = 300) -> FitConfig:
@@ -393,7 +394,7 @@ def good_token_prop_cpu() -> Run:
     `tilework train good_token_prop_cpu --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: `good_deit_s_token_prop` in miniature. Measured here: not measured.
     """
-    return replace(small_run(PatchStemConfig()), extra=TOKEN_PROP)
+    return replace(small_run(PatchStemConfig()), extra=SMALL_TOKEN_PROP)
 
 
 @recipe
@@ -403,7 +404,7 @@ def good_both_cpu() -> Run:
     `tilework train good_both_cpu --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: `good_deit_s_both` in miniature. Measured here: not measured.
     """
-    return replace(small_run(MotoStemConfig()), extra=TOKEN_PROP)
+    return replace(small_run(MotoStemConfig()), extra=SMALL_TOKEN_PROP)
 
 
 def small_swin(moto: bool = False) -> Run:
@@ -430,7 +431,7 @@ def good_swin_both_cpu() -> Run:
     `tilework train good_swin_both_cpu --data IMAGES/train --val IMAGES/val --out RUN`
     Paper: `good_swin_t_both` in miniature. Measured here: not measured.
     """
-    return replace(small_swin(moto=True), extra=TOKEN_PROP)
+    return replace(small_swin(moto=True), extra=SMALL_TOKEN_PROP)
 
 
 @recipe
