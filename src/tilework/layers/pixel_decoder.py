@@ -38,7 +38,8 @@ class PixelDecoder(nn.Module):
         super().__init__()
         thin = round(16 * wide)  # channels at 64 px
         if size not in SIZES or thin < 1 or thin != 16 * wide:
-            raise ConfigError(f"a decoder of width x{wide:g} for {size} px", f"give one of {SIZES}, and a factor of whole sixteenths")
+            hint = f"give one of {SIZES}, and a factor of whole sixteenths"
+            raise ConfigError(f"a decoder of width x{wide:g} for {size} px", hint)
 
         def conv(inputs: int, outputs: int) -> nn.Module:
             return ResidualConv(inputs, outputs) if residual else nn.Conv2d(inputs, outputs, 3, padding=1)
