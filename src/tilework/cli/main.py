@@ -28,7 +28,7 @@ COMMANDS = {
     "tokenizer dct": (
         "tokenizer",
         "make_dct",
-        "Make the tokenizer of DCT coefficients: JPEG's, at a chosen quality; nothing is trained.",
+        "Make the tokenizer of DCT coefficients: JPEG's, at a chosen quality. Nothing is trained.",
     ),
     "tokenizer card": (
         "tokenizer",
@@ -99,7 +99,7 @@ COMMANDS = {
     "analyze tokenizers": (
         "analyze",
         "tokenizers",
-        "Compare tokenizers on one image folder: stored bytes, PSNR, code usage, and accuracy of one classifier.",
+        "Compare tokenizers on one image folder: bits, stored bytes, PSNR, code usage, and accuracy.",
     ),
     "doctor": (
         "doctor",
