@@ -123,7 +123,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_demo_quick_on_own_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    images = write_images(tmp_path / "images", count=16)
+    images = write_images(tmp_path / "images", count=40)
     (images / "class0/000.png").write_bytes(b"")
     assert run("demo", "--images", images, "--out", tmp_path / "out", "--quick", "--device", "cpu") == 0
     assert "times smaller" in capsys.readouterr().out
