@@ -15,6 +15,7 @@ import torch
 
 import published_tokenizers as published
 from small_data import write_images, write_store
+from small_shards import samples_of, write_tar
 from tilework.cli.main import COMMANDS, main
 from tilework.core.errors import EXIT_CODES, TileworkError
 from tilework.store import Plan, Spool, Store, spool_of
@@ -57,6 +58,15 @@ def test_the_steps_of_the_readme(images: Path, tmp_path: Path, capsys: pytest.Ca
     made = json.loads(capsys.readouterr().out)
     assert (made["images"], made["quarantined"]) == (24, 0)
     assert run("tokenize", images, "--tokenizer", tokenizer, "--out", tmp_path / "v.tok", "--like", stored) == 0
+    keys = sorted(path.relative_to(images).as_posix() for path in images.rglob("*.png"))
+    write_tar(tmp_path / "shards/0.tar", samples_of(images, keys, "name"))
+    pattern = tmp_path / "shards/*.tar"
+    assert run("tokenize", pattern, "--tokenizer", tokenizer, "--out", tmp_path / "t.tok", "--like", stored) == 0
+    assert (Store(tmp_path / "t.tok").batch(np.arange(24)) == Store(stored).batch(np.arange(24))).all()
+    both = ["--shard", "0/2", "--engine", "ray"]
+    assert "give one of them" in fails(
+        capsys, 4, "tokenize", images, "--tokenizer", tokenizer, "--out", tmp_path / "u.tok", *both
+    )
     assert run("verify", stored) == 0
     assert "24 images in 1 shards, all as written" in capsys.readouterr().out
     picture = tmp_path / "samples.png"
@@ -400,6 +410,10 @@ def test_stores_are_converted_merged_cut_and_split(
     shown("convert", store, "--to", "seit", "--out", tmp_path / "seit")
     shown("convert", tmp_path / "seit", "--grid", 8, 8, "--out", tmp_path / "s.tok")
     assert np.array_equal(Store(tmp_path / "s.tok").batch(np.arange(48)), ids)
+    for form in ("wds", "parquet"):
+        shown("convert", store, "--to", form, "--out", tmp_path / form)
+        shown("convert", tmp_path / form, "--out", tmp_path / f"{form}.tok")
+        assert np.array_equal(Store(tmp_path / f"{form}.tok").batch(np.arange(48)), ids)
     shown("convert", store, "--to", "npy", "--out", tmp_path / "npy")
     codes = tmp_path / "npy/codes.npy"
     shown("convert", codes, "--codebook", tmp_path / "npy/codebook.npy", "--out", tmp_path / "n.tok")

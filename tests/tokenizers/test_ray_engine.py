@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,9 +25,13 @@ from tilework.tokenizers.tokenizer import Card
 ray = pytest.importorskip("ray")
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two workers of our own, whatever else runs on this machine; its key lives and dies with it."""
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", uuid.uuid4().hex)
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # not last on a busy machine
+    monkeypatch.setenv("RAY_agent_register_timeout_ms", "120000")
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80_000_000)
     yield
     ray.shutdown()
