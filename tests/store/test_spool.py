@@ -141,7 +141,7 @@ def test_codebook_that_does_not_fit_is_refused(tmp_path: Path, codebook: np.ndar
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("change", [{"grid": ()}, {"grid": (2, 0)}, {"grid": (1, 2, 3)}, {"views": 0}], ids=str)
+@pytest.mark.parametrize("change", [{"grid": ()}, {"grid": (2, 0)}, {"grid": (1, 2, 3, 4)}, {"views": 0}], ids=str)
 def test_plan_of_no_grid_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="views"):
         Spool.create(tmp_path / "spool", replace(PLAN, **change), CODEBOOK)

@@ -19,7 +19,8 @@ NAME = "manifest.json"
 FORMAT = "tilework store"
 VERSION = 1
 LARGEST = 1 << 28  # bytes
-LARGEST_LENGTH = 1 << 18  # codes of a record: those of 36x36 places with 192 each are fewer
+LARGEST_LENGTH = 1 << 16  # codes of a record
+LARGEST_STACKED = 1 << 18  # the same where a place has several codes: 36x36 places with 192 each are fewer
 DTYPES = {f"<{kind}" for kind in ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8")} | {"|b1", "|i1", "|u1"}
 
 
@@ -55,6 +56,11 @@ class Manifest:
     def length(self) -> int:
         """Codes of a record."""
         return prod(self.grid)
+
+
+def largest_length(grid: tuple[int, ...]) -> int:
+    """How many codes a record of such a grid may have."""
+    return LARGEST_STACKED if len(grid) == 3 else LARGEST_LENGTH
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
@@ -116,7 +122,7 @@ def _check(root: str, manifest: Manifest) -> None:
         raise DamageError(f"{path} is malformed", "a grid, vocabulary or shard of impossible size")
     if not 0 < manifest.images <= 1 << 40:
         raise DamageError(f"{path} is malformed", "an impossible number of images")
-    if manifest.length > LARGEST_LENGTH:
+    if manifest.length > largest_length(manifest.grid):
         raise DamageError(f"{path} is malformed", "more codes of a record than there may be")
     if any(column.shards and column.kind in ("array", "text") for column in columns):
         raise DamageError(f"{path} is malformed", "shards of a column that has none")

@@ -28,7 +28,7 @@ from tilework.core.errors import ConfigError, DamageError, InputError, OutputErr
 from tilework.core.files import write, write_json
 from tilework.store.codec import check_codes
 from tilework.store.columns import Values, entry_of, pack_values, unpack_values
-from tilework.store.manifest import LARGEST_LENGTH
+from tilework.store.manifest import largest_length
 from tilework.store.packed import Packed
 from tilework.store.shard import Shard, write_shard
 
@@ -78,8 +78,8 @@ class Spool:
             raise InputError(f"a codebook of {codebook.shape} for {plan.vocabulary} codes", "give a (K, C) table")
         if plan.vocabulary > LARGEST_VOCABULARY:
             raise InputError(f"{plan.vocabulary} codes", f"at most {LARGEST_VOCABULARY} can be stored")
-        if prod(plan.grid) > LARGEST_LENGTH:
-            raise InputError(f"a grid of {plan.grid}", f"at most {LARGEST_LENGTH} codes of an image can be stored")
+        if prod(plan.grid) > (most := largest_length(plan.grid)):
+            raise InputError(f"a grid of {plan.grid}", f"at most {most} codes of an image can be stored")
         if len(plan.grid) not in (1, 2, 3) or min(plan.grid) < 1 or plan.views < 1:
             raise InputError(f"a grid of {plan.grid} with {plan.views} views", "one to three positive sides are needed")
         if (path / "plan.json").is_file() and (path / "codebook.safetensors").is_file():
