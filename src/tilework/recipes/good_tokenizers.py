@@ -250,7 +250,8 @@ def by_sgd(run: Run) -> Run:
 def good_deit_s_sgd() -> Run:
     """DeiT-S by SGD (table 11).
 
-    `tilework train good_deit_s_sgd fit.optim.lr=1 --data IMAGES/train --val IMAGES/val --out RUN`
+    `tilework train good_deit_s_sgd fit.optim.lr=1 --data IMAGES/train --val IMAGES/val --out RUN`; a sweep:
+    `tilework table "a: good_deit_s_sgd fit.optim.lr=0.5" "b: good_deit_s_sgd fit.optim.weight_decay=3e-4" --data ...`
     Paper: 76.7 top-1. Measured here: not measured.
     """
     return by_sgd(supervised("deit_s"))
