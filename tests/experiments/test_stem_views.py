@@ -9,7 +9,7 @@ import pytest
 
 from tilework.augment import Embed, Normalise
 from tilework.cli.main import main
-from tilework.core.errors import ConfigError, InputError
+from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.experiments.stem_views import stem_views
 from tilework.layers.stem_moto import MotoStemConfig
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
@@ -65,3 +65,6 @@ def test_refusals(images: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'stem_adapter' takes map"):
         stem_views(images, images, tmp_path / "s", stems=["stem_adapter"], size=(32, 32))
     assert not (tmp_path / "s").exists()
+    (tmp_path / "s").mkdir()
+    with pytest.raises(OutputError, match="exists"):  # before the first decoder learns
+        stem_views(images, images, tmp_path / "s", stems=["no such stem"])

@@ -262,7 +262,7 @@ def test_chains_that_do_not_fit_are_refused(store: Path, images: Path, tmp_path:
         refuse(replace(small(), augment=()), store, out)
     with pytest.raises(ConfigError, match="evaluation"):
         refuse(replace(small(), evaluation=()), store, out)
-    with pytest.raises(ConfigError, match="'embed' takes ids but gets pixels"):
+    with pytest.raises(ConfigError, match="'embed' takes ids or stacks but gets pixels"):
         refuse(small(), images, out)
     with pytest.raises(ConfigError, match="9x9 does not fit a grid of 8x8"):
         refuse(replace(small(), evaluation=(Embed(), CentreCrop((9, 9)))), store, out)

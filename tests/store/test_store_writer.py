@@ -169,7 +169,7 @@ def test_store_of_empty_portions_is_refused(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-@pytest.mark.parametrize("shape", [(3, 0, 2), (3, 2, 0), (3, 0), (3,), (3, 2, 2, 1)])
+@pytest.mark.parametrize("shape", [(3, 0, 2), (3, 2, 0), (3, 0), (3,), (3, 2, 2, 0), (3, 2, 2, 1, 1)])
 def test_ids_that_are_no_grids_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError):
         write(tmp_path / "out.tok", np.zeros(shape, np.int64))

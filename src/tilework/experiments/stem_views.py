@@ -63,18 +63,18 @@ def stem_views(
     total = (len(stems) + len(runs)) * epochs
     named = ((name, _random(name, data, val, width, size, samples, place)) for name in stems)
     trained = ((run_name(path), _of_run(path, data, val, samples, place)) for path in runs)
-    for title, (stem, train, judge, steps) in chain(named, trained):  # one after another: sources are large
-        if title in rows:
-            raise ConfigError(f"two stems are called '{title}'", "give each once")
-        before = len(rows) * epochs
-
-        def passed(done: int, before: int = before) -> None:
-            progress(before + done, total)
-
-        rows[title] = asdict(information(stem, train, judge, steps, place, epochs, progress=passed))
-        if isinstance(stem, MotoStem) and isinstance(stem.moto, Moto) and judge.stage == "pixels":
-            layouts |= _layouts(title, stem, judge, steps[1], count, place)
     with new_directory(out) as root:
+        for title, (stem, train, judge, steps) in chain(named, trained):  # one after another: sources are large
+            if title in rows:
+                raise ConfigError(f"two stems are called '{title}'", "give each once")
+            before = len(rows) * epochs
+
+            def passed(done: int, before: int = before) -> None:
+                progress(before + done, total)
+
+            rows[title] = asdict(information(stem, train, judge, steps, place, epochs, progress=passed))
+            if isinstance(stem, MotoStem) and isinstance(stem.moto, Moto) and judge.stage == "pixels":
+                layouts |= _layouts(title, stem, judge, steps[1], count, place)
         write(root / "stems.png", stem_bars({name: (row["mse"], row["similarity"]) for name, row in rows.items()}))
         write(root / "table.md", _table(rows).encode())
         if layouts:
