@@ -67,4 +67,6 @@ def test_refusals(images: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
     (tmp_path / "s").mkdir()
     with pytest.raises(OutputError, match="exists"):  # before the first decoder learns
-        stem_views(images, images, tmp_path / "s", stems=["no such stem"])
+        stem_views(images, images, tmp_path / "s", stems=["plain"])
+    with pytest.raises(InputError, match="no run in"):
+        stem_views(images, images, tmp_path / "new", stems=["plain"], runs=[tmp_path / "nowhere"])

@@ -57,6 +57,10 @@ def stem_views(
         raise ConfigError("no stem to look at", "give --stems NAME ... or --runs RUN ...")
     if epochs < 1:
         raise ConfigError(f"decoders cannot learn in {epochs} passes", "give --epochs 1 or more")
+    for path in runs:
+        load_run(run_place(path))  # a name that is wrong is refused before the first decoder learns
+    for name in stems:
+        known[name]
     place = pick_device(device)
     rows: dict[str, dict[str, Any]] = {}
     layouts: dict[str, np.ndarray] = {}
