@@ -55,7 +55,7 @@ def same(a: Store, b: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-@pytest.mark.parametrize("form", ["plain", "views", "sequence", "many codes", "several files"])
+@pytest.mark.parametrize("form", ["plain", "views", "sequence", "stacks", "many codes", "several files"])
 def test_there_and_back(kind: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "parquet":
         pytest.importorskip("pyarrow")
@@ -63,7 +63,7 @@ def test_there_and_back(kind: str, form: str, tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(token_files, "TOGETHER", 2)
         monkeypatch.setattr(tar_tokens, "SHARD_IMAGES", 4)
         monkeypatch.setattr(parquet_tokens, "SHARD_IMAGES", 4)
-    shape = {"views": (3, 4, 5), "sequence": (8,)}.get(form, (4, 5))
+    shape = {"views": (3, 4, 5), "sequence": (8,), "stacks": (4, 5, 6)}.get(form, (4, 5))
     codes = 140_000 if form == "many codes" else 300
     store = made(tmp_path / "a.tok", codes, shape=shape, views=3 if form == "views" else 1, cut=form != "many codes")
     WRITERS[kind](store, tmp_path / "out")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib import import_module
 from types import FrameType
 
-from tilework.core.errors import EXIT_CODES, Stopped, TileworkError
+from tilework.core.errors import EXIT_CODES, ConfigError, Stopped, TileworkError
 from tilework.core.registry import nearest
 from tilework.version import __version__
 
@@ -111,7 +111,7 @@ COMMANDS = {
 
 def overview() -> str:
     """What `tilework --help` shows."""
-    commands = "\n".join(f"  {name:<17}{line}" for name, (_, _, line) in COMMANDS.items())
+    commands = "\n".join(f"  {name:<20}{line}" for name, (_, _, line) in COMMANDS.items())
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     return (
         "usage: tilework COMMAND ...\n\n"
@@ -148,11 +148,20 @@ def _run(args: list[str]) -> None:
         print(__version__)
     else:
         name, rest = _command(args)
+        _check_output(rest)
         import tyro
 
         module, function, _ = COMMANDS[name]
         call = getattr(import_module(f"tilework.cli.{module}"), function)
         tyro.cli(call, prog=f"tilework {name}", args=rest, config=(tyro.conf.FlagCreatePairsOff,))
+
+
+def _check_output(words: list[str]) -> None:
+    """Nothing is written to URLs; a Path would take one for a directory."""
+    for flag, value in zip(words, [*words[1:], ""], strict=True):
+        given = value if flag in ("--out", "--picture") else flag.partition("=")[2] if flag.startswith("--out=") else ""
+        if "://" in given:
+            raise ConfigError(f"{flag.partition('=')[0]} cannot be a URL", "write to this machine, then copy it")
 
 
 def _command(args: list[str]) -> tuple[str, list[str]]:

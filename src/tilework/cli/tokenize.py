@@ -95,6 +95,8 @@ def tokenize(
     if dry_run:
         show(_plan(job, folder, out), json)
         return
+    if engine == "ray":
+        notice("starting Ray, or connecting to its cluster", json)
     begun = monotonic()
     with progress_bar("tokenize", quiet=json, unit="images") as progress:
         if share is not None:

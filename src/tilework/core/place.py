@@ -48,6 +48,6 @@ def place(given: Path | str) -> Place:
     text = str(given)
     if isinstance(given, Path):
         if text.startswith(tuple(f"{scheme}:/" for scheme in SCHEMES)):  # a Path has lost one of the two /
-            raise InputError("a URL was given as a Path", "give it as text")
+            raise InputError(f"'{text}' is neither a path nor a URL", "a URL has two slashes: give it as text")
         return given
     return Url(text) if "://" in text else Path(text)

@@ -69,7 +69,7 @@ class Description:
             found: Description = decode(Description, told)
         except (ValueError, KeyError, TypeError, AttributeError, ConfigError, RecursionError) as error:
             raise DamageError(f"{where} is malformed", f"restore it ({error})") from error
-        if len(found.grid) not in (1, 2) or min(*found.grid, found.views, found.vocabulary, found.images) < 1:
+        if len(found.grid) not in (1, 2, 3) or min(*found.grid, found.views, found.vocabulary, found.images) < 1:
             raise DamageError(f"{where} is malformed", "a grid, vocabulary or number of impossible size")
         return found
 

@@ -72,7 +72,9 @@ class DctConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         if not 1 <= self.quality <= 100 or not 1 <= self.keep <= SIDE**2:
-            raise ValueError(f"quality {self.quality} lies in 1 to 100 and keep {self.keep} in 1 to {SIDE**2}")
+            raise ValueError(
+                f"quality {self.quality} of 1 to 100, {self.keep} of 1 to {SIDE**2} coefficients: out of range"
+            )
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> Dct:
         """The coefficients; images may have any size that is a multiple of 8."""

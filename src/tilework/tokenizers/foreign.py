@@ -151,8 +151,8 @@ def load_foreign(path: Path, settings: Sequence[str] = ()) -> tuple[Tokenizer, M
     tensors = _averaged(_tensors(path))
     family = next((family for family in FAMILIES if set(family.marks) <= tensors.keys()), None)
     if family is None:
-        looked = "; ".join(f"{family.title}: {', '.join(family.marks)}" for family in FAMILIES)
-        raise InputError(f"{path} has the keys of no known tokenizer", f"looked for {looked}")
+        looked, has = ", ".join(family.title for family in FAMILIES), ", ".join(list(tensors)[:3])
+        raise InputError(f"{path} has the tensors of no known tokenizer ({has}, ...)", f"looked for {looked}")
     ours = family.names(tensors)
     try:
         config = family.config({name: tensor.shape for name, tensor in ours.items()})
@@ -194,8 +194,8 @@ def _tensors(path: Path) -> Tensors:
     except (SafetensorError, OSError, EOFError) as error:
         raise DamageError(f"{path} cannot be read", str(error)) from error
     except Exception as error:  # the restricted reader refuses in many ways: UnpicklingError, RuntimeError, ...
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path} holds more than tensors, or is damaged; none of it was run", reason) from error
+        what = f"{path} is no checkpoint of plain tensors, or is damaged; none of it was run"
+        raise InputError(what, f"give a .ckpt, .pt, .pth or .safetensors file ({type(error).__name__})") from error
     for wrapper in WRAPPERS:
         if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
             found = found[wrapper]
