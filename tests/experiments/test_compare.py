@@ -156,7 +156,7 @@ class Killed(BaseException):
     """As if the process had ended here."""
 
 
-@pytest.mark.parametrize("every", [4, 30])
+@pytest.mark.parametrize("every", [4, pytest.param(30, marks=pytest.mark.slow)])
 def test_interrupted_again_and_again_gives_the_same_table(
     every: int, data: Path, whole: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

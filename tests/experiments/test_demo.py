@@ -75,6 +75,7 @@ def test_own_images_are_split_and_used(tmp_path: Path) -> None:
     assert results["classes"] == 3
 
 
+@pytest.mark.slow
 def test_own_train_and_val_are_used_as_they_are(tmp_path: Path) -> None:
     write_images(tmp_path / "mine/train", count=5)
     write_images(tmp_path / "mine/val", count=2)

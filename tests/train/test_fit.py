@@ -123,7 +123,7 @@ class Kill(BaseException):
     pass
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", pytest.param("sgd", marks=pytest.mark.slow)])
 def test_killed_at_any_step_and_resumed_is_bit_identical(
     name: str, store: Path, val_store: Path, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def test_two_processes_equal_one_and_resume(store: Path, val_store: Path, tmp_pa
     assert log(two) == b
 
 
+@pytest.mark.slow
 def test_a_chain_hands_the_learnt_table_to_every_process(store: Path, tmp_path: Path) -> None:
     """Masked token modelling, then classification: both processes start from the finished first link."""
     settings = ["fit.epochs=0", "fit.steps=2", "fit.batch=12", "model.width=16", "model.heads=2", "model.depth=1"]

@@ -73,7 +73,7 @@ class DctConfig(ModelConfig):
     def __post_init__(self) -> None:
         if not 1 <= self.quality <= 100 or not 1 <= self.keep <= SIDE**2:
             raise ValueError(
-                f"quality {self.quality} of 1 to 100, {self.keep} of 1 to {SIDE**2} coefficients: out of range"
+                f"quality {self.quality}, {self.keep} coefficients: 1 to 100 and 1 to {SIDE**2} are possible"
             )
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> Dct:
