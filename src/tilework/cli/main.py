@@ -158,7 +158,7 @@ def _run(args: list[str]) -> None:
 
 def _check_output(words: list[str]) -> None:
     """Nothing is written to URLs; a Path would take one for a directory."""
-    for flag, value in zip(words, [*words[1:], ""], strict=True):
+    for flag, value in zip(words, [*words[1:], ""], strict=False):
         given = value if flag in ("--out", "--picture") else flag.partition("=")[2] if flag.startswith("--out=") else ""
         if "://" in given:
             raise ConfigError(f"{flag.partition('=')[0]} cannot be a URL", "write to this machine, then copy it")
