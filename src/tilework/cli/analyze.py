@@ -172,4 +172,7 @@ def tokenizers(
     views = TokenizerViews(
         tokenizers, data, val, out, steps, seeds, pixels, limit, settings, max_broken, device, quiet=json
     )
-    show({"out": str(out), **views.run()}, json)
+    results = views.run()
+    if not json:
+        print((out / "table.md").read_text())
+    show({"out": str(out), **(results if json else {})}, json)
