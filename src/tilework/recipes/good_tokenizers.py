@@ -333,7 +333,7 @@ def good_plain_cpu() -> Run:
     """Small ViT with plain patches.
 
     `tilework train good_plain_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `good_deit_s` in miniature. Measured here: not measured.
+    Paper: `good_deit_s` in miniature. Measured here: docs/results.md, Stems.
     """
     return small_run(PatchStemConfig())
 
@@ -343,7 +343,7 @@ def good_frozen_cpu() -> Run:
     """Small ViT with frozen patches.
 
     `tilework train good_frozen_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `good_deit_s_frozen` in miniature. Measured here: not measured.
+    Paper: `good_deit_s_frozen` in miniature. Measured here: docs/results.md, Stems.
     """
     return small_run(FrozenStemConfig())
 
@@ -353,7 +353,7 @@ def good_intra_cpu() -> Run:
     """Small ViT with several windows in each patch.
 
     `tilework train good_intra_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `good_deit_s_intra` in miniature. Measured here: not measured.
+    Paper: `good_deit_s_intra` in miniature. Measured here: docs/results.md, Stems.
     """
     return small_run(RefinedStemConfig())
 
@@ -363,7 +363,7 @@ def good_intra_local_cpu() -> Run:
     """And windows of twice the size.
 
     `tilework train good_intra_local_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `good_deit_s_intra_local` in miniature. Measured here: not measured.
+    Paper: `good_deit_s_intra_local` in miniature. Measured here: docs/results.md, Stems.
     """
     return small_run(RefinedStemConfig(local=True))
 
@@ -373,7 +373,7 @@ def good_intra_local_inter_cpu() -> Run:
     """And attention among the tokens.
 
     `tilework train good_intra_local_inter_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `good_deit_s_intra_local_inter` in miniature. Measured here: not measured.
+    Paper: `good_deit_s_intra_local_inter` in miniature. Measured here: docs/results.md, Stems.
     """
     return small_run(RefinedStemConfig(local=True, inter=True))
 
@@ -383,7 +383,7 @@ def good_moto_cpu() -> Run:
     """Small ViT with MoTo before its patches.
 
     `tilework train good_moto_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `good_deit_s_moto` in miniature; model.stem.norm=none keeps the thin map alone. Measured here: not measured.
+    Paper: `good_deit_s_moto` in miniature; model.stem.norm=none keeps the thin map alone. Measured here: docs/results.md, Stems.
     """
     return small_run(MotoStemConfig())
 
@@ -393,7 +393,7 @@ def good_token_prop_cpu() -> Run:
     """Small ViT with TokenProp.
 
     `tilework train good_token_prop_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `good_deit_s_token_prop` in miniature. Measured here: not measured.
+    Paper: `good_deit_s_token_prop` in miniature. Measured here: docs/results.md, Stems.
     """
     return replace(small_run(PatchStemConfig()), extra=SMALL_TOKEN_PROP)
 
@@ -403,7 +403,7 @@ def good_both_cpu() -> Run:
     """Small ViT with MoTo and TokenProp.
 
     `tilework train good_both_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `good_deit_s_both` in miniature. Measured here: not measured.
+    Paper: `good_deit_s_both` in miniature. Measured here: docs/results.md, Stems.
     """
     return replace(small_run(MotoStemConfig()), extra=SMALL_TOKEN_PROP)
 
