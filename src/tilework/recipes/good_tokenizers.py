@@ -383,7 +383,8 @@ def good_moto_cpu() -> Run:
     """Small ViT with MoTo before its patches.
 
     `tilework train good_moto_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `good_deit_s_moto` in miniature; model.stem.norm=none keeps the thin map alone. Measured here: docs/results.md, Stems.
+    Paper: `good_deit_s_moto` in miniature; model.stem.norm=none keeps the thin map alone.
+    Measured here: docs/results.md, Stems.
     """
     return small_run(MotoStemConfig())
 
