@@ -6,7 +6,7 @@ moto_ms and attention_ms: one forward pass of MoTo, and of self-attention among 
 16 channels, batch 1 (table 3 of the paper); null where the matrix of attention would take more than --memory GB.
 step_ratio: a training step of DeiT-S at 224 px with MoTo, or with TokenProp, over the step without. deltas: what MoTo
 before the patches, and on the tokens, adds to networks: parameters, and 10^9 multiply-adds of a forward pass at 224 px.
-Medians of interleaved pairs, with quartiles.
+Medians of interleaved pairs, with quartiles; of training steps the fastest of --repeats counts.
 """
 
 from __future__ import annotations
@@ -39,15 +39,18 @@ CHANNELS, SIDES = 16, (64, 96, 128, 160, 224, 384, 512, 1024)
 NETWORKS = ("deit_s", "deit_b", "t2t_vit_14", "pvt_small", "pvt_medium", "pvt_v2_b2", "swin_t", "swin_s")
 
 
-def seconds(works: list[Callable[[], object]], pairs: int) -> list[list[float]]:
-    """Times of each work, taken in turn; the first round warms up."""
+def seconds(works: list[Callable[[], object]], pairs: int, repeats: int = 1) -> list[list[float]]:
+    """Times of each work, taken in turn, the fastest of so many; the first round warms up."""
     found: list[list[float]] = [[] for _ in works]
     for number in range(pairs + 1):
         for work, times in zip(works, found, strict=True):
-            begun = perf_counter()
-            work()
+            taken = []
+            for _ in range(repeats):
+                begun = perf_counter()
+                work()
+                taken.append(perf_counter() - begun)
             if number:
-                times.append(perf_counter() - begun)
+                times.append(min(taken))
     return found
 
 
@@ -91,9 +94,8 @@ def stepper(objective: Objective, batch: Batch) -> Callable[[], None]:
     return step
 
 
-def step_ratios(pairs: int, count: int, side: int) -> dict[str, list[float]]:
+def step_ratios(pairs: int, count: int, side: int, repeats: int) -> dict[str, list[float]]:
     """Steps with MoTo and with TokenProp over the plain one."""
-    keep_freed_memory()  # as the training loop does
     batch = Batch(torch.randn(count, 3, side, side), Target.hard(torch.arange(count)), torch.arange(count))
     plain = create_model("deit_s", grid=(side, side))
     moto = create_model("deit_s", grid=(side, side), stem=MotoStemConfig())
@@ -101,7 +103,7 @@ def step_ratios(pairs: int, count: int, side: int) -> dict[str, list[float]]:
     base = stepper(Classify(plain), batch)
     found = {}
     for name, objective in (("moto", Classify(moto)), ("tokenprop", both)):
-        first, second = seconds([stepper(objective, batch), base], pairs)
+        first, second = seconds([stepper(objective, batch), base], pairs, repeats)
         found[name] = quartiles([a / b for a, b in zip(first, second, strict=True)])
     return found
 
@@ -134,13 +136,15 @@ def main() -> None:
     parser.add_argument("--sides", type=int, nargs="+", default=list(SIDES))
     parser.add_argument("--memory", type=float, default=4.0, help="GB that a pass of attention may take")
     parser.add_argument("--batch", type=int, default=8, help="of the training steps")
+    parser.add_argument("--repeats", type=int, default=2, help="steps of a variant in a pair; the fastest counts")
     parser.add_argument("--side", type=int, default=224, help="pixels, of the training steps")
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.manual_seed(0)
+    keep_freed_memory()  # as the training loop does
     times: dict[str, dict[str, Any]] = forward_times(options.sides, options.pairs, options.memory)
-    times["step_ratio"] = step_ratios(options.pairs, options.batch, options.side)
+    times["step_ratio"] = step_ratios(options.pairs, options.batch, options.side, options.repeats)
     medians = {part: {key: q and q[0] for key, q in found.items()} for part, found in times.items()}
     spread = {part: {key: q and q[1:] for key, q in found.items()} for part, found in times.items()}
     result = {**medians, "deltas": deltas(options.networks), "quartiles": spread}
