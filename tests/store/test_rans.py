@@ -241,7 +241,8 @@ def test_hostile_records_give_our_own_error_or_codes_of_the_vocabulary(name: str
             assert out.max() < 30
         except DamageError:
             noticed += 1
-    assert noticed > 280  # even without the CRC, a stream that does not end where it began is seen
+    # even without the CRC, a stream that does not end where it began is seen; of stacks a little less often
+    assert noticed > (280 if name == "rans-stack" else 290)
     with pytest.raises(DamageError):
         codec.decode(bytes_, starts, sizes - 2)
     with pytest.raises(DamageError, match="too short"):
