@@ -1,6 +1,6 @@
 """Speed of `tokenize` beside what its two halves allow, codes by batch size, and quality beside k-means on patches.
 
-    python benchmarks/tokenize.py --images DIR [--tokenizer DIR] [--json]
+    python benchmarks/tokenize_images.py --images DIR [--tokenizer DIR] [--json]
 
 DIR holds class folders, or train/ and val/ with class folders. Without --tokenizer the recipe `small_tokenizer` is
 trained on it first (about 15 minutes on two cores). decode_alone and encoder_alone use all cores, each taking whole
@@ -142,7 +142,7 @@ def main() -> None:
         val = ImageSource.load(val_images, card.size)
         train = ImageSource.load(train_images, card.size)
     except InputError as error:
-        raise SystemExit(f"benchmarks/tokenize.py: {error}") from error
+        raise SystemExit(f"benchmarks/tokenize_images.py: {error}") from error
     results["mismatch"] = mismatches(tokenizer, val)
     measured = reconstruction(tokenizer, val, DEVICE)
     results["psnr"] = {"tokenizer": measured.psnr, "kmeans": kmeans_psnr(tokenizer, train, val)}

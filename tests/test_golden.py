@@ -1,0 +1,46 @@
+"""What must not change unnoticed: the losses of every objective and the settings of every recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from golden import settings
+from golden.losses import CASES, FILE, losses, write_data
+from tilework.objectives import ObjectiveConfig
+
+GOLDEN = json.loads(FILE.read_text())
+FOUND, KEPT = settings.settings(), settings.read()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("golden")
+    write_data(folder)
+    return folder
+
+
+def test_every_objective_has_golden_losses() -> None:
+    assert set(ObjectiveConfig.choices) <= set(CASES) == set(GOLDEN)
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_golden_losses(name: str, root: Path, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        found = losses(CASES[name], root, tmp_path / "run")
+    finally:
+        torch.set_num_threads(threads)
+    for part in ("steps", "evaluation"):
+        assert found[part].keys() == GOLDEN[name][part].keys()
+        for key, value in GOLDEN[name][part].items():
+            assert found[part][key] == pytest.approx(value, rel=1e-4, abs=1e-5), f"{part} {key}"
+
+
+@pytest.mark.parametrize("name", sorted(KEPT.keys() | FOUND.keys()))
+def test_resolved_settings_of_every_recipe(name: str) -> None:
+    assert FOUND.get(name) == KEPT.get(name)
