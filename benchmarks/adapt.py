@@ -42,9 +42,10 @@ from tilework.evaluation import average
 from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.models import Model, TokenAdaptModelConfig
 from tilework.objectives import Adapt, AdaptConfig, Classify, MaskedConfig, Objective
-from tilework.recipes import equip, recipes, train
+from tilework.recipes import recipes
 from tilework.recipes.seit import vit
 from tilework.recipes.seitpp import patch_vit
+from tilework.runs import equip, train
 from tilework.tokenizers import DecodeEncode, Tokenizer, VitVqganConfig, load_tokenizer, save_tokenizer
 
 CPU = World(0, 1, torch.device("cpu"))

@@ -160,7 +160,8 @@ def speeds(folder: Path) -> dict[str, object]:
 def tokenized(images: Path, folder: Path) -> Path:
     """A store of the images, by the demo's tokenizer trained on them."""
     from tilework.data import ImageFolder
-    from tilework.recipes import recipes, train
+    from tilework.recipes import recipes
+    from tilework.runs import train
     from tilework.tokenizers import load_tokenizer, save_tokenizer
     from tilework.tokenizers.tokenize import Tokenizing, tokenize
 

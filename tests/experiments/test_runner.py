@@ -12,7 +12,7 @@ from tilework.experiments.runner import Outcome, Trial, run_trial, run_trials, s
 from tilework.layers.stems import TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import Chain, Link, Run
+from tilework.runs import Chain, Link, Run
 from tilework.train import FitConfig
 
 

@@ -23,7 +23,8 @@ from tilework.experiments.table import Table, markdown
 from tilework.layers.stems import TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
-from tilework.recipes import Chain, Link, Run, chains, recipes, train
+from tilework.recipes import chains, recipes
+from tilework.runs import Chain, Link, Run, train
 from tilework.train import FitConfig
 
 

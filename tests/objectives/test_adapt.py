@@ -28,7 +28,8 @@ from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.models import TokenAdaptModelConfig, VitConfig
 from tilework.objectives import AdaptConfig, ClassifyConfig
 from tilework.objectives.adapt import Adapt, nearest_places
-from tilework.recipes import Extra, Run, prepare, recipes, train
+from tilework.recipes import recipes
+from tilework.runs import Extra, Run, prepare, train
 from tilework.store import Store
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
 from tilework.tokenizers.kmeans import kmeans

@@ -16,7 +16,8 @@ from tilework.core.rng import Draws
 from tilework.models.model import ModelConfig
 from tilework.objectives import AdversarialConfig, Reconstruct, ReconstructConfig
 from tilework.objectives.adversarial import PatchDiscriminator, hinge_losses
-from tilework.recipes import recipes, train
+from tilework.recipes import recipes
+from tilework.runs import train
 from tilework.tokenizers import DctConfig, VitVqConfig, VitVqganConfig, VqganConfig, VqVaeConfig
 from tilework.tokenizers.vit_vqgan import TransformerConfig
 

@@ -22,7 +22,7 @@ from tilework.layers.stems import StemConfig, TokenF16StemConfig, TokenPatchStem
 from tilework.models import ResnetConfig, VitConfig
 from tilework.objectives import Masked, MaskedConfig, ObjectiveConfig
 from tilework.objectives.masked import sample_ratio
-from tilework.recipes import Run, train
+from tilework.runs import Run, train
 from tilework.store import StoreWriter
 from tilework.tokenizers import Tokenizer, VitVqConfig, save_tokenizer
 from tilework.tokenizers import tokenizer as tokenizer_files

@@ -18,7 +18,7 @@ from tilework.layers.stems import PatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import MocoConfig
 from tilework.objectives.moco import info_nce
-from tilework.recipes import Run, probe_run, train
+from tilework.runs import Run, probe_run, train
 from tilework.train import FitConfig
 
 VIT = VitConfig(width=16, depth=1, heads=2, stem=PatchStemConfig(8))

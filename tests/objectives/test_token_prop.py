@@ -20,8 +20,8 @@ from tilework.models import Model, PvtConfig, ResnetConfig, VitConfig
 from tilework.objectives import Classify, Combined, TokenProp, TokenPropConfig
 from tilework.objectives.perceptual import Perceptual, _shapes
 from tilework.objectives.token_prop import BANDWIDTH, contextual_loss
-from tilework.recipes import Extra, Run, train
 from tilework.recipes.lv_vit import small_lv_run
+from tilework.runs import Extra, Run, train
 
 VIT = VitConfig(width=16, depth=1, heads=2, stem=PatchStemConfig(8))
 

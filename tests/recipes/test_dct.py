@@ -14,7 +14,8 @@ from tilework.augment.adapter import Adapter, load_adapter
 from tilework.core.config import resolve
 from tilework.core.errors import ConfigError
 from tilework.data import ImageFolder, TokenSource
-from tilework.recipes import Run, equip, evaluate_run, export_run, load_exported, recipes, train
+from tilework.recipes import recipes
+from tilework.runs import Run, equip, evaluate_run, export_run, load_exported, train
 from tilework.store import Store
 from tilework.tokenizers import DctConfig, load_tokenizer, save_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize

@@ -9,8 +9,9 @@ import torch
 
 from tilework.layers.stem_moto import MotoStemConfig
 from tilework.objectives import TokenPropConfig
-from tilework.recipes import Extra, recipes
+from tilework.recipes import recipes
 from tilework.recipes.good_tokenizers import PAPER, VARIANTS, by_sgd, supervised
+from tilework.runs import Extra
 
 ADDED = (Extra(TokenPropConfig(), 0.001),)
 

@@ -37,8 +37,9 @@ from tilework.data.label_maps import COLUMN, Labelled, MapsCard, write_maps
 from tilework.layers.stems import ConvStemConfig
 from tilework.models import Model, VitConfig
 from tilework.objectives import ClassifyConfig, RelabelConfig, TokenLabelConfig
-from tilework.recipes import Run, prepare, recipes
+from tilework.recipes import recipes
 from tilework.recipes.lv_vit import DEIT_S
+from tilework.runs import Run, prepare
 from tilework.store import Store, StoreWriter
 from tilework.store.label_maps import encode_map
 

@@ -25,9 +25,10 @@ from tilework.layers.stems import TokenStemConfig
 from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
-from tilework.recipes import Chain, Extra, Run, chains, check_links, equip, evaluate_run, plan, prepare, recipes, train
-from tilework.recipes.build import build_model, build_objective, data_spec
-from tilework.recipes.trained import load_run
+from tilework.recipes import chains, recipes
+from tilework.runs import Chain, Extra, Run, check_links, equip, evaluate_run, plan, prepare, train
+from tilework.runs.build import build_model, build_objective, data_spec
+from tilework.runs.trained import load_run
 from tilework.store import Store, StoreWriter
 from tilework.store.label_maps import encode_map
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer

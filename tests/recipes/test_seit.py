@@ -27,8 +27,9 @@ from tilework.augment import (
 )
 from tilework.models import Model, Resnet
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import Run, chains, recipes
+from tilework.recipes import chains, recipes
 from tilework.recipes.seit import pixel_run, token_run
+from tilework.runs import Run
 from tilework.train import FitConfig, OptimConfig
 
 COLUMNS = ("deit_b", "seit_vit_b", "seit_vit_b_21k", "seit_vit_b_tokens", "seit_vit_b_pixels")

@@ -29,8 +29,9 @@ from tilework.core.errors import ConfigError, InputError
 from tilework.layers.stems import TokenF16StemConfig, TokenPatchStemConfig, TokenStemConfig
 from tilework.models import Model, VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
-from tilework.recipes import Run, chains, equip, equip_chain, recipes
-from tilework.recipes.build import build_objective
+from tilework.recipes import chains, recipes
+from tilework.runs import Run, equip, equip_chain
+from tilework.runs.build import build_objective
 from tilework.tokenizers import DecodeEncode, VitVqConfig, save_tokenizer
 from tilework.train.optim import build_optimiser
 

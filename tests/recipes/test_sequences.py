@@ -13,8 +13,9 @@ from tilework.core.config import resolve
 from tilework.core.errors import ConfigError
 from tilework.data import TokenSource
 from tilework.models.token_adapt import TokenAdaptModelConfig
-from tilework.recipes import Run, evaluate_run, recipes, train
-from tilework.recipes.build import check_data
+from tilework.recipes import recipes
+from tilework.runs import Run, evaluate_run, train
+from tilework.runs.build import check_data
 from tilework.store import Store, StoreWriter
 from tilework.tokenizers import DecodeEncode, TitokConfig, save_tokenizer
 from tilework.tokenizers.titok import SideConfig

@@ -22,8 +22,8 @@ from tilework.data import TokenSource
 from tilework.layers.stems import TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, Objective, ReconstructConfig
-from tilework.recipes import Run
-from tilework.recipes.job import prepare
+from tilework.runs import Run
+from tilework.runs.job import prepare
 from tilework.store import Store
 from tilework.tokenizers import VitVqConfig
 from tilework.train import FitConfig, Job, OptimConfig, ScheduleConfig, fit, time_steps

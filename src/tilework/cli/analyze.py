@@ -45,8 +45,8 @@ def augment(
         images: Folder of images for it.
         count: Pictures in a row.
     """
+    from tilework.analysis.augment import augment_views
     from tilework.core.errors import ConfigError
-    from tilework.experiments.augment_views import augment_views
 
     if (pixel_run is None) != (images is None):
         raise ConfigError("--pixel-run and --images go together", "give both or none")
@@ -82,7 +82,7 @@ def align(
         tokenizer: Directory of the tokenizer, to show what codes stand for.
         count: Mixtures shown.
     """
-    from tilework.experiments.align_views import align_views
+    from tilework.analysis.align import align_views
 
     show({"out": str(out), **align_views(run, data, out, tokenizer, count, device)}, json)
 
@@ -123,7 +123,7 @@ def stems(
         samples: Of the data that decoders learn from, drawn at random; 0 for all.
         count: Pictures of MoTo's layouts.
     """
-    from tilework.experiments.stem_views import stem_views
+    from tilework.analysis.stems import stem_views
 
     with progress_bar("passes", quiet=json) as progress:
         rows = stem_views(data, val, out, stems, runs, width, size, epochs, samples, count, device, progress)
@@ -167,7 +167,7 @@ def tokenizers(
         settings: Settings over every classifier's run, such as fit.batch=32.
         max_broken: Share of unreadable images above which a folder is refused.
     """
-    from tilework.experiments.tokenizer_views import TokenizerViews
+    from tilework.experiments.tokenizers import TokenizerViews
 
     views = TokenizerViews(
         tokenizers, data, val, out, steps, seeds, pixels, limit, settings, max_broken, device, quiet=json

@@ -40,7 +40,7 @@ def annotate(
     """
     from tilework.core.distributed import pick_device
     from tilework.core.errors import ConfigError
-    from tilework.recipes.annotate import annotate_images
+    from tilework.runs.annotate import annotate_images
 
     if out is None and store is None:
         raise ConfigError("label maps go into a directory or a store", "give --out, --store or both")

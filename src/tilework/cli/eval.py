@@ -30,7 +30,7 @@ def evaluate(
         data: Token store or image folder.
         tokenizer: Turns an image folder into tokens, for a model that was trained on them.
     """
-    from tilework.recipes import evaluate_run
+    from tilework.runs import evaluate_run
 
     result = evaluate_run(run, data, tokenizer, device)
     summary = result.summary()

@@ -39,7 +39,7 @@ def explain(
         count: Images.
         classes: How many of the likeliest classes get a row each.
     """
-    from tilework.experiments.explain import explain as draw
+    from tilework.analysis.explain import explain as draw
 
     said = draw(runs, data, out, method, tokenizer, count, classes, device)
     show({"picture": str(out), **said}, json)

@@ -32,7 +32,7 @@ def export(
         out: New directory: weights, settings, codebook, graph.
         data: Token store or image folder to compare outputs on, instead of random input; the ONNX graph takes its grid.
     """
-    from tilework.recipes.export import export_run
+    from tilework.runs.export import export_run
 
     made = export_run(run, out, onnx, data)
     values = {

@@ -36,6 +36,6 @@ def probe(
         val: The same to measure on.
         neighbours: How many of them vote.
     """
-    from tilework.recipes import probe_run
+    from tilework.runs import probe_run
 
     show(probe_run(run, data, val, device, neighbours), json)

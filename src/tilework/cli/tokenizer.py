@@ -38,7 +38,8 @@ def train_tokenizer(
     from tilework.core.config import resolve
     from tilework.core.errors import ConfigError, OutputError
     from tilework.objectives import ReconstructConfig
-    from tilework.recipes import plan, recipes, train
+    from tilework.recipes import recipes
+    from tilework.runs import plan, train
     from tilework.tokenizers import Tokenizer, save_tokenizer
 
     run = resolve(recipes[recipe](), config, settings)

@@ -54,8 +54,9 @@ def train(
     from tilework.core.config import resolve
     from tilework.core.errors import ConfigError
     from tilework.core.registry import nearest
-    from tilework.recipes import chains, check_links, equip, equip_chain, plan, recipes, train_chain
-    from tilework.recipes import train as run_recipe
+    from tilework.recipes import chains, recipes
+    from tilework.runs import check_links, equip, equip_chain, plan, train_chain
+    from tilework.runs import train as run_recipe
 
     if maps is not None:
         settings = (f"maps={dumps(str(maps))}", *settings)  # a path may look like a number or a comment

@@ -1,1 +1,1 @@
-"""Lists of runs with their tables and pages; today, the demo."""
+"""Lists of runs with their tables and pages: the demo, comparisons, ablations, tokenizers."""

@@ -39,9 +39,10 @@ from tilework.experiments.runner import (
 )
 from tilework.experiments.scores import read_scores, scored, write_scores
 from tilework.experiments.statistics import pooled_deviation, resolvable
-from tilework.recipes import Chain, Link, Run, recipes
-from tilework.recipes.build import open_source
+from tilework.recipes import recipes
 from tilework.report import storage_accuracy
+from tilework.runs import Chain, Link, Run
+from tilework.runs.build import open_source
 from tilework.store import Store
 from tilework.store.rearrange import first_of_each, random_rank
 from tilework.tokenizers import load_tokenizer

@@ -20,10 +20,11 @@ from tilework.core.files import is_free, new_directory, write, write_json
 from tilework.data import ImageFolder, ImageSource, epoch_order
 from tilework.data.photographs import write_photographs
 from tilework.evaluation import Classification, classify
-from tilework.recipes import Run, recipes, train
-from tilework.recipes.build import bind, open_source
-from tilework.recipes.trained import QUARANTINE, load_run
+from tilework.recipes import recipes
 from tilework.report import Page, code_pictures, confusion, curves, predictions, rows_of_pictures, trade
+from tilework.runs import Run, train
+from tilework.runs.build import bind, open_source
+from tilework.runs.trained import QUARANTINE, load_run
 from tilework.store import Store
 from tilework.tokenizers import Tokenizer, load_tokenizer, save_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize

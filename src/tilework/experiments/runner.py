@@ -19,8 +19,8 @@ from tilework.core.errors import InUseError, OutputError
 from tilework.core.files import is_free, locked, make_directory, write_json
 from tilework.core.place import Place
 from tilework.experiments.statistics import paired_difference, pooled_deviation, resolvable
-from tilework.recipes import Chain, Link, Run, train, train_chain
-from tilework.recipes.trained import RESULTS
+from tilework.runs import Chain, Link, Run, train, train_chain
+from tilework.runs.trained import RESULTS
 
 TRIAL, STATE = "trial.json", "settings.json"
 PAUSE = 2.0  # seconds between looks at what other processes are doing

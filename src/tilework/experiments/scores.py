@@ -14,7 +14,7 @@ from tilework.core.files import write
 from tilework.data import ImageFolder
 from tilework.objectives import ClassifyConfig
 from tilework.objectives.classify_scored import ClassifyScoredConfig
-from tilework.recipes import Run
+from tilework.runs import Run
 from tilework.store import Store
 from tilework.train.checkpoint import latest_checkpoint, objective_tensors
 

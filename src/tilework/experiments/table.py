@@ -29,8 +29,9 @@ from tilework.experiments.runner import (
     with_seed,
 )
 from tilework.experiments.statistics import pooled_deviation, resolvable
-from tilework.recipes import Chain, Link, Run, chains, check_links, equip, equip_chain, plan, recipes
-from tilework.recipes.build import check_there
+from tilework.recipes import chains, recipes
+from tilework.runs import Chain, Link, Run, check_links, equip, equip_chain, plan
+from tilework.runs.build import check_there
 from tilework.train.log import counted, notice
 
 RESULTS, TABLE = "results.json", "table.md"

@@ -11,9 +11,10 @@ from dataclasses import replace
 from tilework.augment import CutMix, TokenAdapt
 from tilework.augment.color_adapt import TokenColour
 from tilework.augment.token_adapt import LikePixels
-from tilework.recipes.run import Run, recipe
+from tilework.recipes.registry import recipe
 from tilework.recipes.seit import SMALL_AREA, fit_of, small_fit, vit
 from tilework.recipes.seitpp import COLOURS, NOISE, SMALL_GEOMETRY, SMALL_MIXING, classify_run, small_patch_vit
+from tilework.runs.run import Run
 
 
 def small_dct_run(colour: TokenColour = NOISE, adapt: LikePixels | None = None) -> Run:

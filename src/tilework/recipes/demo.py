@@ -7,7 +7,8 @@ from tilework.augment.scale import Scale
 from tilework.layers.stems import PatchStemConfig, StemConfig, TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, ReconstructConfig
-from tilework.recipes.run import Run, recipe
+from tilework.recipes.registry import recipe
+from tilework.runs.run import Run
 from tilework.tokenizers import VitVqConfig
 from tilework.train import FitConfig, OptimConfig, ScheduleConfig
 

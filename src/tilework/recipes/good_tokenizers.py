@@ -19,8 +19,9 @@ from tilework.layers.stems import PatchStemConfig, StemConfig
 from tilework.models import SwinConfig, preset
 from tilework.objectives import ClassifyConfig, MocoConfig, TokenPropConfig
 from tilework.recipes.lv_vit import small_lv_run
-from tilework.recipes.run import Extra, Run, recipe
+from tilework.recipes.registry import recipe
 from tilework.recipes.seit import SMALL_AREA, pixel_run, small_fit
+from tilework.runs.run import Extra, Run
 from tilework.train import FitConfig, OptimConfig, ScheduleConfig
 
 TOKEN_PROP = (Extra(TokenPropConfig(), 0.001),)

@@ -13,9 +13,9 @@ from tilework.augment.color_adapt import TokenColour
 from tilework.core.errors import ConfigError
 from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes.run import Run
 from tilework.recipes.seit import SMALL_AREA, small_fit
 from tilework.recipes.seitpp import classify_run, small_patch_vit
+from tilework.runs.run import Run
 
 PARTS = 8  # patches on a side, before the crop
 

@@ -28,8 +28,9 @@ from tilework.augment import (
 from tilework.layers.stems import ConvStemConfig, PatchStemConfig, TokenStemConfig
 from tilework.models import ModelConfig, VitConfig, preset
 from tilework.objectives import ClassifyConfig, ObjectiveConfig, RelabelConfig, TokenLabelConfig
-from tilework.recipes.run import Run, recipe
+from tilework.recipes.registry import recipe
 from tilework.recipes.seit import SMALL_AREA, small_fit
+from tilework.runs.run import Run
 from tilework.train import FitConfig, OptimConfig, ScheduleConfig
 
 

@@ -28,7 +28,8 @@ from tilework.augment import (
 from tilework.layers.stems import PatchStemConfig, StemConfig, TokenF16StemConfig, TokenStemConfig
 from tilework.models import ModelConfig, ResnetConfig, VitConfig, preset
 from tilework.objectives import ClassifyConfig
-from tilework.recipes.run import Chain, Link, Run, chain, recipe
+from tilework.recipes.registry import chain, recipe
+from tilework.runs.run import Chain, Link, Run
 from tilework.train import FitConfig, OptimConfig, ScheduleConfig
 
 

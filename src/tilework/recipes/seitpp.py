@@ -32,8 +32,9 @@ from tilework.augment.scale import Scale
 from tilework.layers.stems import TokenF16StemConfig, TokenPatchStemConfig
 from tilework.models import ModelConfig, TokenAdaptModelConfig, VitConfig, preset
 from tilework.objectives import AdaptConfig, ClassifyConfig, MaskedConfig
-from tilework.recipes.run import Chain, Link, Run, chain, recipe
+from tilework.recipes.registry import chain, recipe
 from tilework.recipes.seit import SMALL_AREA, fit_of, small_fit, vit
+from tilework.runs.run import Chain, Link, Run
 from tilework.tokenizers import DecodeEncode
 from tilework.train import FitConfig, OptimConfig, ScheduleConfig
 

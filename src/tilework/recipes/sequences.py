@@ -5,8 +5,9 @@ from __future__ import annotations
 from tilework.augment import Embed, EmbeddingNoise, Mixup
 from tilework.layers.stems import TokenPatchStemConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes.run import Run, recipe
+from tilework.recipes.registry import recipe
 from tilework.recipes.seit import small_fit, small_vit
+from tilework.runs.run import Run
 
 
 @recipe

@@ -36,9 +36,10 @@ from tilework.objectives import (
     TransMixConfig,
 )
 from tilework.recipes.lv_vit import lv_vit_s
-from tilework.recipes.run import Run, recipe
+from tilework.recipes.registry import recipe
 from tilework.recipes.seit import SMALL_AREA, fit_of, seit_vit_b, small_fit, vit
 from tilework.recipes.seitpp import seitpp_cpu, seitpp_vit_s
+from tilework.runs.run import Run
 
 BOXES, RANDOM, BLOCKS = PatchCutMix(16), RandomMix(16), BlockMix(16)
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from tilework.augment import Flip
 from tilework.augment.scale import Scale
 from tilework.objectives import AdversarialConfig, ReconstructConfig
-from tilework.recipes.run import Run, recipe
+from tilework.recipes.registry import recipe
+from tilework.runs.run import Run
 from tilework.tokenizers import VitVqConfig, VqganConfig
 from tilework.train import FitConfig, OptimConfig, ScheduleConfig
 

@@ -12,8 +12,8 @@ from tilework.core.errors import ConfigError, InputError, TileworkError
 from tilework.data import Source
 from tilework.models import Model
 from tilework.models.weights import adopt, read_weights
-from tilework.recipes.codes import Codes
-from tilework.recipes.trained import DESCRIPTION, open_run, read_json, run_codes
+from tilework.runs.codes import Codes
+from tilework.runs.trained import DESCRIPTION, open_run, read_json, run_codes
 from tilework.train.checkpoint import model_tensors
 from tilework.train.log import notice
 

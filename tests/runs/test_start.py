@@ -24,8 +24,9 @@ from tilework.layers.positions import resize_positions
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import ResnetConfig, VitConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import Run, export_run, job, plan, prepare, recipes, train
-from tilework.recipes.trained import load_run
+from tilework.recipes import recipes
+from tilework.runs import Run, export_run, job, plan, prepare, train
+from tilework.runs.trained import load_run
 from tilework.store import Store, StoreWriter
 from tilework.train import FitConfig, Job, OptimConfig, Result
 from tilework.train.checkpoint import latest_checkpoint

@@ -35,9 +35,9 @@ from tilework.experiments.runner import (
     with_seed,
 )
 from tilework.experiments.statistics import pooled_deviation
-from tilework.recipes import Run
 from tilework.recipes.judging import judge_codes, judge_pixels
 from tilework.report.tokenizer_figures import accuracy_per_byte
+from tilework.runs import Run
 from tilework.store import Store
 from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize

@@ -15,12 +15,12 @@ from tilework.core.files import is_free, make_directory, write, write_json
 from tilework.core.place import Place, Url
 from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
 from tilework.models import Model
-from tilework.recipes.build import check_data, check_there, is_store
-from tilework.recipes.codes import Codes
-from tilework.recipes.job import check_maps, train_in
-from tilework.recipes.run import Chain
-from tilework.recipes.start import Start
-from tilework.recipes.trained import RESULTS
+from tilework.runs.build import check_data, check_there, is_store
+from tilework.runs.codes import Codes
+from tilework.runs.job import check_maps, train_in
+from tilework.runs.run import Chain
+from tilework.runs.start import Start
+from tilework.runs.trained import RESULTS
 from tilework.store import Store
 from tilework.train import Result
 from tilework.train.checkpoint import latest_checkpoint

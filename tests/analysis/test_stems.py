@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tilework.analysis.stems import stem_views
 from tilework.augment import Embed, Normalise
 from tilework.cli.main import main
 from tilework.core.errors import ConfigError, InputError, OutputError
-from tilework.experiments.stem_views import stem_views
 from tilework.layers.stem_moto import MotoStemConfig
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import Run, train
+from tilework.runs import Run, train
 from tilework.train import FitConfig
 
 FIT = FitConfig(epochs=0, steps=1, batch=6, log_every=1)

@@ -37,10 +37,11 @@ from tilework.evaluation import classify
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import Output, VitConfig, presets
 from tilework.objectives import ClassifyConfig, Objective, ObjectiveConfig
-from tilework.recipes import Extra, Run, evaluate_run, recipes, train
-from tilework.recipes import export as module
-from tilework.recipes.export import TOLERANCE, export_run, load_exported
-from tilework.recipes.trained import load_run
+from tilework.recipes import recipes
+from tilework.runs import Extra, Run, evaluate_run, train
+from tilework.runs import export as module
+from tilework.runs.export import TOLERANCE, export_run, load_exported
+from tilework.runs.trained import load_run
 from tilework.store import Store
 from tilework.train import FitConfig
 from tilework.train.checkpoint import latest_checkpoint

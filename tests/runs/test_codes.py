@@ -24,9 +24,9 @@ from tilework.core.rng import Draws
 from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
-from tilework.recipes import Chain, Link, Run, evaluate_run, export_run, load_exported, prepare, train, train_chain
-from tilework.recipes.codes import Codes, digest
-from tilework.recipes.trained import load_run
+from tilework.runs import Chain, Link, Run, evaluate_run, export_run, load_exported, prepare, train, train_chain
+from tilework.runs.codes import Codes, digest
+from tilework.runs.trained import load_run
 from tilework.store import Store, StoreWriter
 from tilework.train import FitConfig, OptimConfig
 from tilework.train.checkpoint import latest_checkpoint

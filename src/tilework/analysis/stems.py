@@ -28,10 +28,10 @@ from tilework.layers.stem_moto import MotoStem
 from tilework.layers.stem_zoo import stems as known
 from tilework.layers.stems import Stem
 from tilework.models.model import stem_of
-from tilework.recipes.build import bind, open_source
-from tilework.recipes.trained import load_run, run_codes, run_name, run_place
 from tilework.report import rows_of_pictures
 from tilework.report.stem_figures import layout_pictures, stem_bars
+from tilework.runs.build import bind, open_source
+from tilework.runs.trained import load_run, run_codes, run_name, run_place
 
 
 def stem_views(

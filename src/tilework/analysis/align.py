@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tilework.analysis.explain import Explained
 from tilework.augment import BlockMix, PatchCutMix, RandomMix, apply_all
 from tilework.augment.patch_mixing import PatchMixing
 from tilework.core.batch import Batch, Mix
@@ -21,7 +22,6 @@ from tilework.core.files import new_directory, write, write_json
 from tilework.core.place import Place
 from tilework.core.rng import Draws
 from tilework.evaluation.mixing_ratio import MixingRatios, mixing_ratios
-from tilework.experiments.explain import Explained
 from tilework.report import label_maps, ratio_panels, rows_of_pictures
 from tilework.tokenizers import load_tokenizer
 

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from small_data import write_images
+from tilework.analysis.augment import augment_views, projected, separability
 from tilework.augment import Embed, Normalise
 from tilework.augment.adapter import save_adapter
 from tilework.cli.main import main
 from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.data import ImageFolder
-from tilework.experiments.augment_views import augment_views, projected, separability
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import Run, train
+from tilework.runs import Run, train
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train import FitConfig

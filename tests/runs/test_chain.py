@@ -27,9 +27,10 @@ from tilework.core.files import sha256
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import Chain, Link, Run, chains, evaluate_run, job, train_chain
-from tilework.recipes.build import build_model
-from tilework.recipes.trained import load_run
+from tilework.recipes import chains
+from tilework.runs import Chain, Link, Run, evaluate_run, job, train_chain
+from tilework.runs.build import build_model
+from tilework.runs.trained import load_run
 from tilework.store import StoreWriter
 from tilework.tokenizers import VitVqConfig
 from tilework.train import FitConfig, Job, OptimConfig, Result

@@ -25,9 +25,9 @@ from tilework.core.rng import Draws
 from tilework.data import Source
 from tilework.evaluation.relevance import gradient, relevance, rollout
 from tilework.models import Model
-from tilework.recipes.build import bind, open_source
-from tilework.recipes.trained import load_run, run_codes, run_name, run_place
 from tilework.report import heat_pictures
+from tilework.runs.build import bind, open_source
+from tilework.runs.trained import load_run, run_codes, run_name, run_place
 from tilework.tokenizers import Tokenizer, load_tokenizer
 
 Method = Literal["relevance", "rollout", "gradient"]

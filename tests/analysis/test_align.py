@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from small_data import write_images
+from tilework.analysis.align import align_views, correlation
 from tilework.augment import CentreCrop, Embed, Normalise, PatchCutMix
 from tilework.cli.main import main
 from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.data import ImageFolder
-from tilework.experiments.align_views import align_views, correlation
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import ResnetConfig, SwinConfig, VitConfig
 from tilework.objectives import ClassifyConfig, TlAlignConfig
-from tilework.recipes import Run, train
+from tilework.runs import Run, train
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train import FitConfig

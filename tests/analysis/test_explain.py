@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from small_data import write_images
+from tilework.analysis.explain import explain
 from tilework.augment import CentreCrop, Embed, Normalise
 from tilework.cli.main import main
 from tilework.core.errors import ConfigError, InputError
 from tilework.data import ImageFolder
-from tilework.experiments.explain import explain
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import Run, train
+from tilework.runs import Run, train
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train import FitConfig

@@ -95,21 +95,3 @@ def equip_chain(chain: Chain, tokenizer: Path | None = None, adapter: Path | Non
         if strict and path is not None and not any(hasattr(part, name) for part in parts):
             raise ConfigError(f"no part of this chain has a setting '{name}'", f"leave --{name} out")
     return Chain(tuple(replace(link, run=equip(link.run, tokenizer, adapter, strict=False)) for link in chain.links))
-
-
-Recipe = Callable[[], Run]
-recipes: Registry[Recipe] = Registry("recipe")
-
-
-def recipe(function: Recipe) -> Recipe:
-    """File a recipe under the name of its function."""
-    return recipes.add(function.__name__)(function)
-
-
-Chained = Callable[[], Chain]
-chains: Registry[Chained] = Registry("chain")
-
-
-def chain(function: Chained) -> Chained:
-    """File a chain under the name of its function."""
-    return chains.add(function.__name__)(function)

@@ -13,7 +13,7 @@ from PIL import Image
 from small_data import write_images
 from tilework.cli.main import main
 from tilework.core.errors import ConfigError, OutputError
-from tilework.experiments.tokenizer_views import TokenizerViews
+from tilework.experiments.tokenizers import TokenizerViews
 from tilework.recipes.judging import judge_codes, judge_pixels
 from tilework.report.tokenizer_figures import accuracy_per_byte
 from tilework.store import Store

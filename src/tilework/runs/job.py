@@ -25,11 +25,11 @@ from tilework.data import ImageSource, Part, Source, TokenSource
 from tilework.data.label_maps import Labelled, LabelMaps
 from tilework.evaluation import average
 from tilework.objectives import Objective
-from tilework.recipes.build import bind, build_objective, check_data, is_store, open_source
-from tilework.recipes.codes import CODEBOOK, Codes, digest
-from tilework.recipes.run import Run
-from tilework.recipes.start import Start
-from tilework.recipes.trained import CONFIG, DATA, QUARANTINE, RESULTS, read_json
+from tilework.runs.build import bind, build_objective, check_data, is_store, open_source
+from tilework.runs.codes import CODEBOOK, Codes, digest
+from tilework.runs.run import Run
+from tilework.runs.start import Start
+from tilework.runs.trained import CONFIG, DATA, QUARANTINE, RESULTS, read_json
 from tilework.report import rows_of_pictures
 from tilework.store import Store
 from tilework.train import Job, Result, fit, time_steps

@@ -28,10 +28,10 @@ from tilework.core.place import Place
 from tilework.core.place import place as place_of
 from tilework.core.rng import Draws
 from tilework.models import Model, ModelConfig
-from tilework.recipes.build import DataSpec, data_spec, open_source
-from tilework.recipes.codes import CODEBOOK, Codes
-from tilework.recipes.run import Run
-from tilework.recipes.trained import DESCRIPTION, load_run, run_place
+from tilework.runs.build import DataSpec, data_spec, open_source
+from tilework.runs.codes import CODEBOOK, Codes
+from tilework.runs.run import Run
+from tilework.runs.trained import DESCRIPTION, load_run, run_place
 from tilework.tokenizers.tokenizer import SETTINGS as TOKENIZER
 from tilework.version import __version__
 

@@ -18,8 +18,8 @@ from tilework.core.rng import Draws
 from tilework.data import ImageFolder, ImageSource, Source, TokenSource
 from tilework.data.part import part_of
 from tilework.objectives import Combined, Objective, ObjectiveConfig
-from tilework.recipes.codes import digest
-from tilework.recipes.run import Run
+from tilework.runs.codes import digest
+from tilework.runs.run import Run
 from tilework.store import Store
 from tilework.train.log import Bar
 

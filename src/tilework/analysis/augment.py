@@ -29,9 +29,9 @@ from tilework.core.rng import Draws
 from tilework.data import ImageSource, TokenSource
 from tilework.evaluation import linear_accuracy
 from tilework.models import Model
-from tilework.recipes.build import bind, open_source
-from tilework.recipes.trained import load_run, run_codes, run_name, run_place
 from tilework.report import curves, rows_of_pictures, scatter_panels
+from tilework.runs.build import bind, open_source
+from tilework.runs.trained import load_run, run_codes, run_name, run_place
 from tilework.tokenizers import Tokenizer, load_tokenizer
 from tilework.tokenizers.decode_encode import mixed
 

@@ -19,7 +19,7 @@ from tilework.evaluation.annotate import Annotator, annotate, match_classes
 from tilework.models import EfficientnetLite0Config, Model, create_model
 from tilework.models.efficientnet_lite import published_weights
 from tilework.models.weights import adopt, read_weights
-from tilework.recipes.trained import load_run, run_place
+from tilework.runs.trained import load_run, run_place
 from tilework.store import Store
 from tilework.train.log import Bar
 

@@ -17,9 +17,9 @@ from tilework.core.place import place as place_of
 from tilework.data import ImageFolder, ImageSource, Source, TokenSource
 from tilework.evaluation import Classification, classify, features, knn_accuracy, linear_accuracy
 from tilework.models import Model
-from tilework.recipes.build import DataSpec, bind, build_model, data_spec, open_source
-from tilework.recipes.codes import Codes
-from tilework.recipes.run import Run
+from tilework.runs.build import DataSpec, bind, build_model, data_spec, open_source
+from tilework.runs.codes import Codes
+from tilework.runs.run import Run
 from tilework.store import Store
 from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize

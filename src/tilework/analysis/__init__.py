@@ -1,0 +1,1 @@
+"""Looks at one trained model or one data set: relevance, mixtures, augmentations, stems."""
