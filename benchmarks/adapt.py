@@ -35,6 +35,7 @@ from tilework.augment import Augment, TokenAdapt, TokenCrop, apply_all
 from tilework.augment.adapter import load_adapter, save_adapter
 from tilework.augment.scale import Scale
 from tilework.core.batch import Batch, Target
+from tilework.core.codebook import Codebook
 from tilework.core.distributed import World
 from tilework.core.rng import Draws
 from tilework.data import ImageSource, Part, Source, in_order
@@ -45,7 +46,7 @@ from tilework.objectives import Adapt, AdaptConfig, Classify, MaskedConfig, Obje
 from tilework.recipes import recipes
 from tilework.recipes.seit import vit
 from tilework.recipes.seitpp import patch_vit
-from tilework.runs import equip, train
+from tilework.runs import Artefacts, equip, train
 from tilework.tokenizers import DecodeEncode, Tokenizer, VitVqganConfig, load_tokenizer, save_tokenizer
 
 CPU = World(0, 1, torch.device("cpu"))
@@ -60,7 +61,7 @@ def trained(images: Path, tokenizer: Path | None, adapter: Path | None, folder: 
         assert isinstance(model, Tokenizer)
         save_tokenizer(tokenizer, model, run.model, run.size)
     if adapter is None:
-        run, adapter = equip(recipes["token_adapt_cpu"](), tokenizer=tokenizer), folder / "adapt"
+        run, adapter = equip(recipes["token_adapt_cpu"](), Artefacts(tokenizer=tokenizer)), folder / "adapt"
         train(run, images / "train", None, adapter, quiet=True)
         adapter = adapter / "token_adapt"
     return tokenizer, adapter
@@ -152,9 +153,9 @@ def costs(folder: Path, pairs: int) -> dict[str, Any]:
     codebook = tokenizer.codebook.detach()[:391].clone()
     save_adapter(folder / "token_adapt", TokenAdaptNetwork(codebook.shape[1]), codebook, {"name": "", "sha256": ""})
     del tokenizer
-    plain = TokenCrop((CROP, CROP)).bind(codebook)
-    adapt = TokenAdapt(adapter=str(folder / "token_adapt")).bind(codebook)
-    through = DecodeEncode(tokenizer=str(folder / "vit_vqgan")).bind(codebook)
+    plain = TokenCrop((CROP, CROP)).build(Codebook.of(codebook))
+    adapt = TokenAdapt(adapter=str(folder / "token_adapt")).build(Codebook.of(codebook))
+    through = DecodeEncode(tokenizer=str(folder / "vit_vqgan")).build(Codebook.of(codebook))
     step_ratio: dict[str, list[float]] = {}
     for name, count in (("s", 8), ("b", 4)):
         batch = codes(count, codebook)

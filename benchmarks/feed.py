@@ -33,6 +33,7 @@ from torch.nn import functional as F
 from tilework.augment import TokenCrop, TokenEda, apply_all
 from tilework.augment.token_eda import Edits
 from tilework.core.batch import Batch
+from tilework.core.codebook import Codebook
 from tilework.core.memory import keep_freed_memory
 from tilework.core.rng import Draws
 from tilework.data import Loader, TokenSource
@@ -123,7 +124,7 @@ def main() -> None:
         source = TokenSource(store)
         codebook = source.codebook
         assert codebook is not None
-        eda, crop = TokenEda().bind(codebook), TokenCrop((CROP, CROP)).bind(codebook)
+        eda, crop = TokenEda().build(Codebook.of(codebook)), TokenCrop((CROP, CROP)).build(Codebook.of(codebook))
         loader = Loader(source, options.batch)
         symbols, offsets = escape(store.batch(np.arange(len(store))).reshape(len(store), -1))
         synonyms = {k: [int(s) for s in row] for k, row in enumerate(store.synonyms())}

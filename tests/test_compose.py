@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tilework.augment import Augment, Embed, Flip, apply_all
 from tilework.core.batch import Batch, Mix, Stage, Target
+from tilework.core.codebook import Codebook
 from tilework.core.rng import Draws
 from tilework.layers.block import Block
 from tilework.layers.stems import Stem
@@ -154,7 +155,7 @@ def make(stage: str, after_stem: bool) -> tuple[Batch, list[Augment], Model]:
     if stage == "ids":
         return Batch(ids, target, torch.arange(BATCH), columns), [mixing], TinyModel(IdsStem())
     if stage == "map":
-        chain = [Embed().bind(codebook), Flip(), mixing]
+        chain = [Embed().build(Codebook.of(codebook)), Flip(), mixing]
         return Batch(ids, target, torch.arange(BATCH), columns), chain, TinyModel(ConvStem("map", CODE_DIM))
     pixels = torch.rand(BATCH, 3, 8, 8, generator=generator)
     return Batch(pixels, target, torch.arange(BATCH), columns), [Flip(), mixing], TinyModel(ConvStem("pixels", 3))

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from tilework.augment import CentreCrop, Embed, RandomResizedCrop, apply_all
 from tilework.augment.crop import box_affine, interpolation_matrix, interpolation_taps, warp_axes
 from tilework.core.batch import Batch, Mix, Target
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
@@ -132,7 +133,7 @@ def test_embedding_first_equals_one_hot_maps_first() -> None:
     p = crop.sample(Draws(0, 0, batch.index), batch)
     one_hot = F.one_hot(ids, 40).permute(0, 3, 1, 2).float()  # (B, K, H, W)
     slow = torch.einsum("bkhw,kc->bchw", slow_warp(one_hot, p, (14, 14)), codebook)
-    fast = crop.apply(Embed().bind(codebook).apply(batch, None), p).x
+    fast = crop.apply(Embed().build(Codebook.of(codebook)).apply(batch, None), p).x
     assert fast.shape == (4, 6, 14, 14)
     assert torch.allclose(fast, slow, atol=1e-5)
 

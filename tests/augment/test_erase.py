@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tilework.augment.augment import Augment, apply_all, check_chain
+from tilework.augment.augment import Augment, apply_all, output_shape
 from tilework.augment.erase import Erase, Erasure
 from tilework.augment.normalise import Normalise
-from tilework.core.batch import Batch, Target
+from tilework.core.batch import Batch, Shape, Target
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
@@ -123,7 +123,7 @@ def test_bytes_are_refused() -> None:
     with pytest.raises(ConfigError, match="put it after 'normalise'"):
         erased(Erase(), batch)
     chain = [Normalise(), Augment.choices["erase"](probability=1.0)]
-    check_chain(chain, "pixels", "pixels")
+    assert output_shape(chain, Shape("pixels", 3, (32, 32))).stage == "pixels"
     assert apply_all(chain, batch, Draws(0, 0, batch.index)).x.isfinite().all()
 
 

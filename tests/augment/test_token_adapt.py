@@ -16,6 +16,7 @@ from tilework.augment.adapter import Adapter, save_adapter
 from tilework.augment.affine import Geometry, warp
 from tilework.augment.color_adapt import adapt_colour
 from tilework.core.batch import Batch, Mix, Target
+from tilework.core.codebook import Codebook
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.rng import Draws
@@ -87,7 +88,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bound(path: Path, codebook: Tensor = CODEBOOK, table: Tensor | None = None, **settings: Any) -> LikePixels:
-    return TokenAdapt(**{"adapter": str(path), "size": (8, 8), **settings}).bind(codebook, table)
+    return TokenAdapt(**{"adapter": str(path), "size": (8, 8), **settings}).build(Codebook.of(codebook, table))
 
 
 def run(augment: LikePixels, batch: Batch, seed: int = 0) -> Batch:
@@ -163,7 +164,7 @@ def test_long_numbers_will_do(saved: Path) -> None:
 
 
 def test_nothing_is_learnt_through_it(saved: Path) -> None:
-    augment = bound(saved, table=TABLE.clone().requires_grad_())
+    augment = bound(saved, table=TABLE)
     assert isinstance(augment.move, Adapter)
     assert not augment.move.network.training
     assert not any(p.requires_grad for p in augment.move.network.parameters())
@@ -198,7 +199,7 @@ def test_no_share_is_crop_colour_and_cutmix_of_tokens(
         colour=colour,
         standardise=standardise,
     )
-    steps = [TokenCrop(size, area, standardise=standardise).bind(CODEBOOK, table), colour, cutmix]
+    steps = [TokenCrop(size, area, standardise=standardise).build(Codebook.of(CODEBOOK, table)), colour, cutmix]
     torch.manual_seed(5)
     expected = apply_all(steps, batch, draws)
     torch.manual_seed(5)
@@ -296,7 +297,7 @@ def test_standardising_does_not_change_the_codes(saved: Path, standardise: bool)
     augment = bound(saved, standardise=standardise)
     table = augment.table
     assert table is not None
-    assert torch.equal(augment.codebook, CODEBOOK)  # type: ignore[arg-type]
+    assert torch.equal(augment.vectors, CODEBOOK)
     assert table.std(0, correction=0).allclose(torch.ones(5)) == standardise
     raw = codes_of(run(bound(saved), batch).x[:4], CODEBOOK)
     assert torch.equal(codes_of(run(augment, batch).x[:4], table), raw)
@@ -343,23 +344,18 @@ def test_impossible_shares_are_refused(share: float) -> None:
 
 def test_it_needs_code_vectors(saved: Path) -> None:
     augment = TokenAdapt(adapter=str(saved), size=(8, 8))
-    with pytest.raises(ConfigError, match=r"call bind\(codebook\) first"):
-        run(augment, make_batch())
-    p = augment.bind(CODEBOOK).sample(Draws(0, 0, make_batch().index), make_batch())
-    with pytest.raises(ConfigError, match=r"call bind\(codebook\) first"):
-        augment.apply(make_batch(), p)
-    for nothing in (None, torch.zeros(20, 0)):
-        with pytest.raises(ConfigError, match="needs code vectors"):
-            augment.bind(nothing)
+    for nothing in (None, Codebook.of(torch.zeros(20, 0))):
+        with pytest.raises(ConfigError, match=r"needs (a codebook|code vectors)"):
+            augment.build(nothing)
 
 
 def test_it_needs_a_trained_network_for_these_codes(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs a trained TokenAdapt: give --adapter"):
-        TokenAdapt().bind(CODEBOOK)
+        TokenAdapt().build(Codebook.of(CODEBOOK))
     with pytest.raises(InputError, match=r"no TokenAdapt in .*tilework train token_adapt"):
-        TokenAdapt(adapter=str(tmp_path / "nowhere")).bind(CODEBOOK)
+        TokenAdapt(adapter=str(tmp_path / "nowhere")).build(Codebook.of(CODEBOOK))
     with pytest.raises(ConfigError, match=f"{saved} knows other codes than the data"):
-        TokenAdapt(adapter=str(saved)).bind(CODEBOOK + 1)
+        TokenAdapt(adapter=str(saved)).build(Codebook.of(CODEBOOK + 1))
 
 
 @pytest.mark.parametrize(("share", "count"), [(1.0, 6), (0.99, 6), (0.5, 0)])

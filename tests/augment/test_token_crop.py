@@ -11,6 +11,7 @@ from tilework.augment import Embed, RandomResizedCrop, TokenCrop, apply_all
 from tilework.augment.crop import box_affine, warp_axes
 from tilework.augment.token_crop import crop_codes
 from tilework.core.batch import Batch, Target
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
@@ -44,7 +45,7 @@ def test_whole_image_against_one_hot(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("grid", [(32, 32), (20, 13)])
 def test_random_crops_against_one_hot(grid: tuple[int, int]) -> None:
     batch = make_batch(40, grid)
-    affine = TokenCrop().sample(Draws(1, 0, batch.index), batch)
+    affine = RandomResizedCrop().sample(Draws(1, 0, batch.index), batch)
     out = crop_codes(batch.x, CODEBOOK, affine, (28, 28))
     for ids, map_, found in zip(batch.x, affine, out, strict=True):
         height, width = float(map_[1, 1]) * grid[0], float(map_[0, 0]) * grid[1]
@@ -61,8 +62,8 @@ def test_random_crops_against_one_hot(grid: tuple[int, int]) -> None:
 def test_equals_embed_then_crop(grid: tuple[int, int], standardise: bool) -> None:
     batch = make_batch(16, grid)
     draws = Draws(5, 2, batch.index)
-    one = apply_all([TokenCrop((6, 10), standardise=standardise).bind(CODEBOOK)], batch, draws).x
-    two = apply_all([Embed(standardise).bind(CODEBOOK), RandomResizedCrop((6, 10))], batch, draws).x
+    one = apply_all([TokenCrop((6, 10), standardise=standardise).build(Codebook.of(CODEBOOK))], batch, draws).x
+    two = apply_all([Embed(standardise).build(Codebook.of(CODEBOOK)), RandomResizedCrop((6, 10))], batch, draws).x
     assert one.shape == (16, C, 6, 10)
     assert torch.allclose(one, two, atol=1e-5)
 
@@ -76,16 +77,13 @@ def test_crop_of_a_map_does_not_depend_on_its_memory_format() -> None:
 
 
 def test_needs_a_codebook() -> None:
-    batch = make_batch(1)
-    with pytest.raises(ConfigError, match="bind"):
-        apply_all([TokenCrop()], batch, Draws(0, 0, batch.index))
-    with pytest.raises(ConfigError, match="codebook"):
-        TokenCrop().bind(None)
+    with pytest.raises(ConfigError, match="'token_crop' needs a codebook"):
+        TokenCrop().build(None)
 
 
 def test_crop_of_nothing() -> None:
     batch = make_batch(0)
-    assert apply_all([TokenCrop((6, 7)).bind(CODEBOOK)], batch, Draws(0, 0, batch.index)).x.shape == (
+    assert apply_all([TokenCrop((6, 7)).build(Codebook.of(CODEBOOK))], batch, Draws(0, 0, batch.index)).x.shape == (
         0,
         CODEBOOK.shape[1],
         6,

@@ -10,6 +10,7 @@ from torch import Tensor
 from tilework.augment import TokenEda, apply_all
 from tilework.augment.token_eda import Squares, replace_synonyms, sample_squares, swap_source, swap_squares
 from tilework.core.batch import Batch, Target
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
@@ -24,7 +25,7 @@ def make_batch(count: int, grid: tuple[int, int] = (16, 16)) -> Batch:
 
 def run(augment: TokenEda, batch: Batch, seed: int = 0) -> Tensor:
     torch.manual_seed(seed)
-    return apply_all([augment.bind(CODEBOOK)], batch, Draws(seed, 0, batch.index)).x
+    return apply_all([augment.build(Codebook.of(CODEBOOK))], batch, Draws(seed, 0, batch.index)).x
 
 
 def slow_synonyms(code: int, count: int) -> set[int]:
@@ -60,7 +61,7 @@ def test_synonyms_are_equally_likely() -> None:
 
 
 def test_edits_exclude_each_other_and_have_their_rates() -> None:
-    augment = TokenEda().bind(CODEBOOK)
+    augment = TokenEda().build(Codebook.of(CODEBOOK))
     batch = make_batch(4000)
     torch.manual_seed(0)
     p = augment.sample(Draws(0, 0, batch.index), batch)
@@ -74,7 +75,7 @@ def test_edits_exclude_each_other_and_have_their_rates() -> None:
 @pytest.mark.parametrize("grid", [(16, 16), (8, 20)])
 def test_swap_against_a_loop(grid: tuple[int, int]) -> None:
     batch = make_batch(200, grid)
-    p = TokenEda(synonym=0, swap=1).bind(CODEBOOK).sample(Draws(3, 1, batch.index), batch).squares
+    p = TokenEda(synonym=0, swap=1).build(Codebook.of(CODEBOOK)).sample(Draws(3, 1, batch.index), batch).squares
     out = swap_squares(batch.x, p)
     for before, after, side, (y, x), (v, u) in zip(
         batch.x, out, p.side.tolist(), p.first.tolist(), p.second.tolist(), strict=True
@@ -127,16 +128,15 @@ def test_few_codes_have_few_synonyms() -> None:
     batch = make_batch(8)
     batch = batch.changed(x=batch.x % 2)
     torch.manual_seed(0)
-    augment = TokenEda(synonym=1, swap=0, replaced=1.0).bind(CODEBOOK[:2])
+    augment = TokenEda(synonym=1, swap=0, replaced=1.0).build(Codebook.of(CODEBOOK[:2]))
     assert torch.equal(apply_all([augment], batch, Draws(0, 0, batch.index)).x, 1 - batch.x)
 
 
 def test_refusals() -> None:
-    batch = make_batch(2)
-    with pytest.raises(ConfigError, match="bind"):
-        TokenEda().sample(Draws(0, 0, batch.index), batch)
-    with pytest.raises(ConfigError, match="code vectors"):
-        TokenEda().bind(None)
+    with pytest.raises(ConfigError, match="needs a codebook"):
+        TokenEda().build(None)
+    with pytest.raises(ConfigError, match="needs code vectors"):
+        TokenEda().build(Codebook.of(torch.zeros(4, 0)))
     with pytest.raises(ValueError, match="exclusive"):
         TokenEda(synonym=0.7, swap=0.7)
     with pytest.raises(ValueError, match="side"):

@@ -15,6 +15,7 @@ from tilework.augment import CodeCut, TokenGeometry, apply_all
 from tilework.augment.adapter import save_adapter
 from tilework.augment.affine import Geometry, warp
 from tilework.core.batch import Batch, Column, Mix, Target
+from tilework.core.codebook import Codebook
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.rng import Draws
@@ -107,7 +108,7 @@ def test_cuts_depend_on_seed_and_sample() -> None:
 @pytest.mark.parametrize("size", [(9, 4), (4, 11), (9, 11)])
 def test_cut_larger_than_the_grid_is_refused(size: tuple[int, int]) -> None:
     batch = make_batch(2, 8, 10)
-    with pytest.raises(ConfigError, match=f"a cut of {size[0]}x{size[1]} does not fit a grid of 8x10"):
+    with pytest.raises(ConfigError, match=f"a crop of {size[0]}x{size[1]} does not fit a grid of 8x10"):
         apply_all([CodeCut(size)], batch, draws(batch))
 
 
@@ -141,7 +142,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bound(path: Path, **settings: Any) -> TokenGeometry:
-    return TokenGeometry(**{"adapter": str(path), "size": (6, 7), **settings}).bind(CODEBOOK)
+    return TokenGeometry(**{"adapter": str(path), "size": (6, 7), **settings}).build(Codebook.of(CODEBOOK))
 
 
 @pytest.mark.usefixtures("plain")
@@ -202,7 +203,7 @@ def test_codes_of_the_store_in_its_kind_of_numbers(saved: Path, dtype: torch.dty
     few = CODEBOOK[[11, 2, 3, 17]]
     batch = make_batch(dtype=dtype)
     batch = batch.changed(x=batch.x % 4)
-    augment = TokenGeometry(adapter=str(saved), share=0.75, size=(6, 7)).bind(few)
+    augment = TokenGeometry(adapter=str(saved), share=0.75, size=(6, 7)).build(Codebook.of(few))
     out = apply_all([augment], batch, draws(batch)).x
     assert out.dtype == dtype
     assert set(out.unique().tolist()) <= {0, 1, 2, 3}
@@ -212,7 +213,10 @@ def test_codes_of_the_store_in_its_kind_of_numbers(saved: Path, dtype: torch.dty
 def test_a_learnt_table_changes_nothing(saved: Path) -> None:
     """Codes go in and come out: how a model sees them does not matter."""
     batch, augment = make_batch(), TokenGeometry(adapter=str(saved), size=(6, 7))
-    one, two = (apply_all([augment.bind(CODEBOOK, table)], batch, draws(batch)) for table in (None, CODEBOOK.flip(0)))
+    one, two = (
+        apply_all([augment.build(Codebook.of(CODEBOOK, table))], batch, draws(batch))
+        for table in (None, CODEBOOK.flip(0))
+    )
     assert torch.equal(one.x, two.x)
 
 
@@ -228,18 +232,15 @@ def test_impossible_shares_are_refused(share: float) -> None:
 @pytest.mark.parametrize("size", [(9, 4), (4, 9)])
 def test_a_rest_that_is_too_small_to_cut_is_refused(saved: Path, size: tuple[int, int]) -> None:
     batch = make_batch()
-    with pytest.raises(ConfigError, match=f"a cut of {size[0]}x{size[1]} does not fit a grid of 8x8"):
+    with pytest.raises(ConfigError, match=f"a crop of {size[0]}x{size[1]} does not fit a grid of 8x8"):
         apply_all([bound(saved, size=size)], batch, draws(batch))
 
 
 def test_it_needs_a_network_and_its_codes(saved: Path, tmp_path: Path) -> None:
-    batch = make_batch()
-    with pytest.raises(ConfigError, match=r"'token_geometry' was not given a codebook.*call bind\(codebook\) first"):
-        apply_all([TokenGeometry(adapter=str(saved), size=(6, 7))], batch, draws(batch))
-    for nothing in (None, torch.zeros(20, 0)):
-        with pytest.raises(ConfigError, match="needs code vectors"):
-            TokenGeometry(adapter=str(saved)).bind(nothing)
+    for nothing in (None, Codebook.of(torch.zeros(20, 0))):
+        with pytest.raises(ConfigError, match=r"needs (a codebook|code vectors)"):
+            TokenGeometry(adapter=str(saved)).build(nothing)
     with pytest.raises(InputError, match=r"no TokenAdapt in .*nowhere"):
-        TokenGeometry(adapter=str(tmp_path / "nowhere")).bind(CODEBOOK)
+        TokenGeometry(adapter=str(tmp_path / "nowhere")).build(Codebook.of(CODEBOOK))
     with pytest.raises(ConfigError, match="knows other codes"):
-        TokenGeometry(adapter=str(saved)).bind(CODEBOOK + 1)
+        TokenGeometry(adapter=str(saved)).build(Codebook.of(CODEBOOK + 1))

@@ -33,7 +33,7 @@ def test_sequences_without_labels_or_vectors(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.tok")
     assert store.grid == (8,)
     assert np.array_equal(store.batch(np.arange(5)), ids)
-    assert store.codebook.shape == (ids.max() + 1, 0)
+    assert store.codebook.vectors.shape == (ids.max() + 1, 0)
     assert store.classes == ("unlabelled",)
     read_npy(tmp_path / "codes.npy", tmp_path / "b.tok", grid=(2, 4))
     assert Store(tmp_path / "b.tok").grid == (2, 4)

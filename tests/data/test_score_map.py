@@ -13,6 +13,7 @@ from tilework.augment import CentreCrop, CutMix, Flip, MixToken, RandomResizedCr
 from tilework.augment.crop import box_affine
 from tilework.core.affine import follow
 from tilework.core.batch import Batch, Mix, Target
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.data.score_map import ScoreMap
@@ -159,7 +160,7 @@ def test_swapped_codes_take_their_labels_along() -> None:
     ids = torch.arange(64).view(1, 8, 8) % 9
     maps = ScoreMap(torch.arange(64).view(1, 8, 8, 1), torch.ones(1, 8, 8, 1))
     batch = Batch(ids.int(), Target.hard(torch.zeros(1).long()), torch.tensor([5]), {"m": maps})
-    out = apply_all([TokenEda(synonym=0, swap=1).bind(codebook)], batch, Draws(1, 0, batch.index))
+    out = apply_all([TokenEda(synonym=0, swap=1).build(Codebook.of(codebook))], batch, Draws(1, 0, batch.index))
     target = out.columns["m"].target(8, 8)  # type: ignore[attr-defined]
     best = target.ids.gather(2, target.weight.argmax(2, keepdim=True))[0, :, 0]
     assert torch.equal(best % 9, out.x.flatten().long()), "label and code came from the same place"

@@ -44,7 +44,7 @@ def test_published_files_become_a_store(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.tok")
     assert np.array_equal(store.batch(np.arange(9)).reshape(9, 16), ids)
     assert store.column("label").tolist() == [0, 1, 2] * 3
-    assert torch.equal(torch.from_numpy(store.codebook), torch.load(tmp_path / "seit/codebook.ckpt"))
+    assert torch.equal(torch.from_numpy(store.codebook.vectors), torch.load(tmp_path / "seit/codebook.ckpt"))
 
 
 def test_there_and_back_is_the_same_bytes(tmp_path: Path) -> None:

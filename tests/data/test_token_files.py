@@ -45,7 +45,7 @@ def same(a: Store, b: Store) -> None:
     index = np.arange(len(a))
     for view in range(a.views):
         assert np.array_equal(a.batch(index, view), b.batch(index, view))
-    assert np.array_equal(a.codebook, b.codebook)
+    assert np.array_equal(a.codebook.vectors, b.codebook.vectors)
     assert np.array_equal(a.used, b.used)
     assert a.column("label").tolist() == b.column("label").tolist()
     assert list(a.column("key")) == list(b.column("key"))
@@ -127,7 +127,7 @@ def test_we_read_what_webdataset_writes(tmp_path: Path) -> None:
     assert np.array_equal(store.batch(np.arange(5)), ids.reshape(5, 2, 3))
     assert list(store.column("key")) == [f"image{i}" for i in range(5)]
     assert (store.column("label").tolist(), store.classes) == ([0, 1, 0, 1, 0], ("0", "1"))
-    assert store.codebook.shape == (64, 3)
+    assert store.codebook.vectors.shape == (64, 3)
 
 
 def test_pyarrow_reads_our_parquet_files(tmp_path: Path) -> None:
@@ -158,7 +158,11 @@ def test_other_peoples_parquet_files(tmp_path: Path) -> None:
 
     nested = read(codes=[[[1, 2], [3, 4]], [[5, 6], [7, 9]]], label=["b", "a"], key=["x", "y"])
     assert nested.batch([0, 1]).tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 9]]]
-    assert (nested.classes, nested.column("label").tolist(), nested.codebook.shape) == (("a", "b"), [1, 0], (10, 0))
+    assert (nested.classes, nested.column("label").tolist(), nested.codebook.vectors.shape) == (
+        ("a", "b"),
+        [1, 0],
+        (10, 0),
+    )
     plain = read(tokens=[[1, 2], [0, 3]])
     assert (plain.grid, plain.classes, list(plain.column("key"))) == ((2,), ("unlabelled",), ["0", "1"])
     for columns, match in (

@@ -28,7 +28,7 @@ def test_source_describes_itself(store: Store) -> None:
     source = TokenSource(store)
     assert (source.stage, source.grid, source.classes, len(source)) == ("ids", (4, 6), ("cat", "dog", "eel"), 7)
     assert source.codebook is not None
-    assert np.array_equal(source.codebook.numpy(), CODEBOOK)
+    assert np.array_equal(source.codebook.vectors, CODEBOOK)
 
 
 def test_batch_holds_codes_labels_and_numbers(store: Store) -> None:

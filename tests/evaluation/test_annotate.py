@@ -29,8 +29,8 @@ from tilework.models import EfficientnetLite0Config, Model, ResnetConfig, VitCon
 from tilework.models.model import Output
 from tilework.objectives import ClassifyConfig
 from tilework.runs import Run, train
+from tilework.runs import Trained as TrainedRun
 from tilework.runs.annotate import open_annotator
-from tilework.runs.trained import load_run
 from tilework.store import Store, StoreWriter
 from tilework.store.label_maps import decode_maps, encode_map
 from tilework.train import FitConfig, OptimConfig
@@ -85,7 +85,7 @@ def test_a_run_of_ours_says_of_each_place_what_its_head_says(trained: Trained) -
     annotator = open_annotator(str(trained.run), None, None, folder.classes, 576, 2)
     assert (annotator.size, annotator.top, annotator.classes) == (32, 2, (0, 1, 2))
     assert annotator.steps == (Normalise(),), "the whole square, not a centre cut of it"
-    model: Any = load_run(trained.run)[2].eval()
+    model: Any = TrainedRun.open(trained.run).network.eval()
     pixels = torch.from_numpy(np.stack([decode_image(path, (32, 32)) for path in folder.paths]))
     chances = chances_by_hand(pixels, model)
     assert chances.amax(-1).std() > 0.01, "places differ"

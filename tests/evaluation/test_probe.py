@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tilework.runs.codes import Codes
 from torch import Tensor
 
 from small_data import CODE_DIM, write_images, write_store
 from tilework.augment import Embed
 from tilework.cli.main import main
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, InputError
 from tilework.data import TokenSource
 from tilework.evaluation import features, knn_accuracy, linear_accuracy
@@ -21,7 +23,6 @@ from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
 from tilework.runs import Run, probe_run, train
-from tilework.runs.codes import Codes
 from tilework.store import Store, StoreWriter
 from tilework.train import FitConfig
 
@@ -88,7 +89,7 @@ def test_a_few_samples_are_enough_to_run() -> None:
 def test_features_are_the_mean_of_the_last_tokens(tmp_path: Path) -> None:
     source = TokenSource(Store(write_store(tmp_path / "x.tok", count=10)))
     model = MASKED.model.build(CODE_DIM, (8, 8), 0)
-    embed = Embed().bind(source.codebook)
+    embed = Embed().build(Codebook.of(source.codebook))
     found, labels = features(model, source, [embed], torch.device("cpu"), batch=4)
     with torch.inference_mode():
         whole = model(embed.apply(source.batch(np.arange(10)), None).x).tokens.mean(1)

@@ -14,6 +14,7 @@ from small_mixtures import CLASSES, COUNT, MIXINGS, PIXELS, SIDE, make_batch, ne
 from tilework.augment import MixToken, Mixup, PatchCutMix, TokenAdapt, apply_all
 from tilework.augment.adapter import save_adapter
 from tilework.core.batch import Batch, Target
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.data.score_map import ScoreMap
@@ -60,7 +61,7 @@ def test_mixtures_through_token_adapt(tmp_path: Path) -> None:
     torch.manual_seed(0)
     codebook = torch.randn(30, 5)
     save_adapter(tmp_path / "adapt", TokenAdaptNetwork(5, width=16, heads=2), codebook, {"name": "x", "sha256": "0f"})
-    adapt = TokenAdapt(adapter=str(tmp_path / "adapt"), size=(8, 8)).bind(codebook)
+    adapt = TokenAdapt(adapter=str(tmp_path / "adapt"), size=(8, 8)).build(Codebook.of(codebook))
     ids, index = torch.randint(30, (COUNT, 10, 10)), torch.arange(COUNT)
     batch = apply_all([adapt], Batch(ids, Target.hard(index % CLASSES), index), Draws(3, 0, index))
     model = replace(network().config, stem=TokenStemConfig()).build(5, (8, 8), CLASSES).eval()

@@ -15,7 +15,7 @@ from tilework.core.config import resolve
 from tilework.core.errors import ConfigError
 from tilework.data import ImageFolder, TokenSource
 from tilework.recipes import recipes
-from tilework.runs import Run, equip, evaluate_run, export_run, load_exported, train
+from tilework.runs import Artefacts, Run, equip, evaluate_run, export_run, load_exported, train
 from tilework.store import Store
 from tilework.tokenizers import DctConfig, load_tokenizer, save_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
@@ -66,14 +66,14 @@ def test_a_classifier_learns_is_judged_and_exported(name: str, root: Path, tmp_p
     assert np.isfinite(list(result.metrics.values())).all()
     top = evaluate_run(tmp_path / "run", root / "val.tok").top(1)
     assert top == pytest.approx(result.metrics["top1"])
-    assert evaluate_run(tmp_path / "run", root / "val", tokenizer=root / "dct").top(1) == pytest.approx(top)
+    assert evaluate_run(tmp_path / "run", root / "val", Artefacts(tokenizer=root / "dct")).top(1) == pytest.approx(top)
     export_run(tmp_path / "run", tmp_path / "model")
     logits = load_exported(tmp_path / "model").logits(TokenSource(Store(root / "val.tok")).batch(np.arange(2)).x)
     assert logits.shape == (2, 3)
 
 
 def test_token_adapt_learns_by_regression_and_moves_coefficients(root: Path, tmp_path: Path) -> None:
-    adapt = equip(small("token_adapt_cpu", "fit.steps=40", "fit.optim.lr=0.003"), tokenizer=root / "dct")
+    adapt = equip(small("token_adapt_cpu", "fit.steps=40", "fit.optim.lr=0.003"), Artefacts(tokenizer=root / "dct"))
     train(adapt, root / "train", root / "val", tmp_path / "adapt", quiet=True)
     results = json.loads((tmp_path / "adapt/results.json").read_text())
     assert {"identity_error", "flip_error", "flip_grid_error"} <= set(results)
@@ -85,10 +85,10 @@ def test_token_adapt_learns_by_regression_and_moves_coefficients(root: Path, tmp
     assert network.regression
     assert torch.equal(codebook, load_tokenizer(root / "dct")[0].codebook)
     store = Store(root / "train.tok")
-    adapter = Adapter.open(place, torch.from_numpy(store.codebook))
+    adapter = Adapter.open(place, store.codebook)
     moved = adapter(torch.randn(2, 3 * KEEP, 8, 8), torch.eye(2, 3).repeat(2, 1, 1), (4, 4))
     assert moved.shape == (2, 3 * KEEP, 4, 4)
-    run = equip(classifier("dctpp_cpu"), adapter=place)
+    run = equip(classifier("dctpp_cpu"), Artefacts(adapter=place))
     result = train(run, root / "train.tok", root / "val.tok", tmp_path / "run", quiet=True)
     assert np.isfinite(result.metrics["top1"])
     scaled = resolve(run, None, ["augment.0.standardise=true"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from small_data import write_images, write_store
-from tilework.augment import CentreCrop, Embed, Flip, Normalise, RandomResizedCrop, apply_all
+from tilework.augment import CentreCrop, Embed, Flip, Normalise, RandomResizedCrop, TokenCrop, apply_all
 from tilework.augment.adapter import save_adapter
 from tilework.core.config import decode, encode, read_yaml_text, resolve, to_yaml
 from tilework.core.distributed import World
@@ -26,9 +26,9 @@ from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
 from tilework.recipes import chains, recipes
-from tilework.runs import Chain, Extra, Run, check_links, equip, evaluate_run, plan, prepare, train
+from tilework.runs import Artefacts, Chain, Extra, Run, check_links, equip, evaluate_run, plan, prepare, train
 from tilework.runs.build import build_model, build_objective, data_spec
-from tilework.runs.trained import load_run
+from tilework.runs.trained import Trained
 from tilework.store import Store, StoreWriter
 from tilework.store.label_maps import encode_map
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
@@ -67,9 +67,7 @@ class Tools:
 
     def given(self, run: Run) -> Run:
         """A recipe with the tools that its parts ask for."""
-        parts = (run.objective, *run.augment)
-        paths = {"tokenizer": self.tokenizer, "adapter": self.adapter}
-        return equip(run, **{name: path for name, path in paths.items() if any(hasattr(p, name) for p in parts)})
+        return equip(run, Artefacts(self.tokenizer, self.adapter), strict=False)
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +108,11 @@ def code_grid(run: Run) -> tuple[int, int] | None:
     """The grid of stored codes that a recipe is made for; None for pixels."""
     if run.codes is not None or not any(isinstance(step, Embed) for step in run.evaluation):
         return run.codes
-    crops = [step.size for step in (*run.evaluation, *run.augment) if isinstance(step, CentreCrop | RandomResizedCrop)]
+    crops = [
+        step.size
+        for step in (*run.evaluation, *run.augment)
+        if isinstance(step, CentreCrop | RandomResizedCrop | TokenCrop)
+    ]
     if not crops:
         return 1, 12  # whatever is there: a sequence
     height, width = crops[0]
@@ -206,7 +208,8 @@ def test_train_writes_everything_beside_the_run(store: Path, val_store: Path, tm
     written = json.loads((tmp_path / "run/results.json").read_text())
     assert written["top1"] == result.metrics["top1"]
     assert encode(small()) == read_yaml_text((tmp_path / "run/run.yaml").read_text(), "run")
-    run, spec, model = load_run(tmp_path / "run")
+    opened = Trained.open(tmp_path / "run")
+    run, spec, model = opened.run, opened.spec, opened.network
     assert run == small()
     assert spec.classes == ("class0", "class1", "class2")
     for name, value in model.state_dict().items():
@@ -222,7 +225,7 @@ def test_paths_may_be_plain_text(store: Path, val_store: Path, tmp_path: Path) -
 def test_evaluation_uses_averaged_weights(store: Path, val_store: Path, tmp_path: Path) -> None:
     run = replace(small(), fit=replace(small().fit, ema=0.5))
     result = train(run, store, val_store, tmp_path / "run", quiet=True)
-    _, _, model = load_run(tmp_path / "run")
+    model = Trained.open(tmp_path / "run").network
     for name, value in model.state_dict().items():
         assert torch.equal(value, result.model.state_dict()[name])
 
@@ -257,13 +260,15 @@ def refuse(run: Run, data: Path, out: Path, val: Path | None = None) -> None:
 
 def test_chains_that_do_not_fit_are_refused(store: Path, images: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with pytest.raises(ConfigError, match="'normalise' takes pixels but gets ids"):
+    with pytest.raises(ConfigError, match=r"trains on images, but .* is a token store"):
         refuse(replace(small(), augment=(Normalise(), Embed())), store, out)
     with pytest.raises(ConfigError, match="end in ids but the model takes map"):
         refuse(replace(small(), augment=()), store, out)
     with pytest.raises(ConfigError, match="evaluation"):
         refuse(replace(small(), evaluation=()), store, out)
-    with pytest.raises(ConfigError, match="'embed' takes ids or stacks but gets pixels"):
+    with pytest.raises(
+        ConfigError, match=r"trains on a token store, but .*images is an image folder: run 'tilework tok"
+    ):
         refuse(small(), images, out)
     with pytest.raises(ConfigError, match="9x9 does not fit a grid of 8x8"):
         refuse(replace(small(), evaluation=(Embed(), CentreCrop((9, 9)))), store, out)
@@ -304,13 +309,13 @@ def test_a_directory_of_another_run_is_refused(store: Path, tmp_path: Path) -> N
 
 def test_load_run_says_what_is_wrong(store: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no run in"):
-        load_run(tmp_path)
+        Trained.open(tmp_path)
     prepare(small(), store, None, tmp_path / "run", CPU, "x", quiet=True)
     with pytest.raises(InputError, match="no checkpoint yet"):
-        load_run(tmp_path / "run")
+        Trained.open(tmp_path / "run")
     (tmp_path / "run/data.json").write_text("{")
     with pytest.raises(DamageError, match=r"data\.json"):
-        load_run(tmp_path / "run")
+        Trained.open(tmp_path / "run")
 
 
 def test_evaluating_a_token_model_on_images(images: Path, tmp_path: Path) -> None:
@@ -342,11 +347,11 @@ def test_evaluating_a_token_model_on_images(images: Path, tmp_path: Path) -> Non
 
 def test_evaluating_on_other_data_is_refused(store: Path, tmp_path: Path) -> None:
     train(small(), store, None, tmp_path / "run", quiet=True)
-    with pytest.raises(InputError, match="kind or the classes"):
+    with pytest.raises(InputError, match="other classes"):
         evaluate_run(tmp_path / "run", write_store(tmp_path / "two.tok", classes=2))
     with StoreWriter(tmp_path / "other.tok", np.zeros((16, 8)), ["class0", "class1", "class2"]) as writer:
         writer.add(np.zeros((3, 8, 8), int), [0, 1, 2], list("abc"))
-    with pytest.raises(InputError, match="another codebook or grid"):
+    with pytest.raises(InputError, match="has another codebook than the run"):
         evaluate_run(tmp_path / "run", tmp_path / "other.tok")
 
 

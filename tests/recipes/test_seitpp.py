@@ -30,7 +30,7 @@ from tilework.layers.stems import TokenF16StemConfig, TokenPatchStemConfig, Toke
 from tilework.models import Model, VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
 from tilework.recipes import chains, recipes
-from tilework.runs import Run, equip, equip_chain
+from tilework.runs import Artefacts, Run, equip
 from tilework.runs.build import build_objective
 from tilework.tokenizers import DecodeEncode, VitVqConfig, save_tokenizer
 from tilework.train.optim import build_optimiser
@@ -320,7 +320,7 @@ ADAPTER_USERS = [*ADAPTED[:4], "seitpp_tuned_vit_b", "mtm_adapt_vit_b", "fine_gr
 @pytest.mark.parametrize("name", ADAPTER_USERS)
 def test_an_adapter_reaches_the_step_that_uses_it(name: str) -> None:
     run = recipes[name]()
-    found = equip(run, adapter=Path("some/adapter"))
+    found = equip(run, Artefacts(adapter=Path("some/adapter")))
     (using,) = [number for number, one in enumerate(run.augment) if hasattr(one, "adapter")]
     changed = found.augment[using]
     assert changed.adapter == "some/adapter"  # type: ignore[attr-defined]
@@ -330,49 +330,49 @@ def test_an_adapter_reaches_the_step_that_uses_it(name: str) -> None:
 
 def test_a_tokenizer_reaches_augmentation_and_objective(tmp_path: Path) -> None:
     path = tmp_path / "nowhere"  # looked at only where a network takes its sizes from it
-    run = equip(recipes["decode_encode_cpu"](), tokenizer=path)
+    run = equip(recipes["decode_encode_cpu"](), Artefacts(tokenizer=path))
     assert step(run, DecodeEncode).tokenizer == str(path)
-    masked = equip(recipes["mtm_cpu"](), tokenizer=path)
+    masked = equip(recipes["mtm_cpu"](), Artefacts(tokenizer=path))
     assert masked == replace(
         recipes["mtm_cpu"](), objective=replace(recipes["mtm_cpu"]().objective, tokenizer=str(path))
     )  # type: ignore[call-arg]
 
 
 def test_both_tools_at_once(tmp_path: Path) -> None:
-    run: Any = equip(recipes["mtm_adapt_cpu"](), tokenizer=tmp_path / "t", adapter=tmp_path / "a")
+    run: Any = equip(recipes["mtm_adapt_cpu"](), Artefacts(tokenizer=tmp_path / "t", adapter=tmp_path / "a"))
     assert (run.objective.tokenizer, run.augment[0].adapter) == (str(tmp_path / "t"), str(tmp_path / "a"))
 
 
 @pytest.mark.parametrize("name", ["token_adapt", "token_adapt_100_cpu"])
 def test_a_network_for_a_tokenizer_takes_its_sizes_from_it(name: str, tmp_path: Path) -> None:
-    run: Any = equip(recipes[name](), tokenizer=write_tokenizer(tmp_path / "t"))
+    run: Any = equip(recipes[name](), Artefacts(tokenizer=write_tokenizer(tmp_path / "t")))
     assert run.objective.tokenizer == str(tmp_path / "t")
     assert (run.model.code_dim, run.size) == (5, (32, 48))
     assert run.model.width == recipes[name]().model.width  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="no tokenizer in"):
-        equip(recipes[name](), tokenizer=tmp_path / "nowhere")
+        equip(recipes[name](), Artefacts(tokenizer=tmp_path / "nowhere"))
 
 
 def test_tools_that_nothing_takes_are_refused() -> None:
     for name in ("seit_cpu", "color_adapt_cpu", "seitpp_cpu", "demo_tokenizer"):
         with pytest.raises(ConfigError, match="has a setting 'tokenizer': leave --tokenizer out"):
-            equip(recipes[name](), tokenizer=Path("t"))
+            equip(recipes[name](), Artefacts(tokenizer=Path("t")))
     for name in ("seit_cpu", "mtm_cpu", "token_adapt_cpu", "decode_encode_cpu"):
         with pytest.raises(ConfigError, match="no part of this recipe has a setting 'adapter': leave --adapter out"):
-            equip(recipes[name](), adapter=Path("a"))
+            equip(recipes[name](), Artefacts(adapter=Path("a")))
 
 
 def test_tools_of_a_chain_go_to_the_links_that_take_them() -> None:
-    chain = equip_chain(chains["mtm_to_seitpp_cpu"](), tokenizer=Path("t"), adapter=Path("a"))
+    chain = equip(chains["mtm_to_seitpp_cpu"](), Artefacts(tokenizer=Path("t"), adapter=Path("a")))
     first, second = (link.run for link in chain.links)
     assert first.objective.tokenizer == "t"  # type: ignore[attr-defined]
     assert [first.augment[0].adapter, second.augment[1].adapter] == ["a", "a"]  # type: ignore[attr-defined]
     assert second.objective == chains["mtm_to_seitpp_cpu"]().links[1].run.objective
     with pytest.raises(ConfigError, match="no part of this chain has a setting 'adapter'"):
-        equip_chain(chains["mtm_to_seit_cpu"](), adapter=Path("a"))
+        equip(chains["mtm_to_seit_cpu"](), Artefacts(adapter=Path("a")))
 
 
 def test_without_tools_nothing_changes() -> None:
     for name in recipes:
         run = recipes[name]()
-        assert equip(run) == run
+        assert equip(run, Artefacts()) == run

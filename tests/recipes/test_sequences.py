@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tilework.augment import Augment, CutMix, Embed, Flip, RandomResizedCrop, TokenEda
+from tilework.core.codebook import Codebook
 from tilework.core.config import resolve
 from tilework.core.errors import ConfigError
 from tilework.data import TokenSource
@@ -75,7 +76,7 @@ def test_tokenizers_of_sequences_are_refused_where_places_matter(tmp_path: Path)
     model = config.build(3, (8, 8), 0)
     save_tokenizer(tmp_path / "titok", model, config, (8, 8))
     with pytest.raises(ConfigError, match="a sequence of 6, without places"):
-        DecodeEncode(tokenizer=str(tmp_path / "titok")).mover(model.codebook)
+        DecodeEncode(tokenizer=str(tmp_path / "titok")).build(Codebook.of(model.codebook.detach()))
     adapt = replace(recipes["token_adapt_cpu"]().objective, tokenizer=str(tmp_path / "titok"))
     network = TokenAdaptModelConfig(4, 8, 2).build(3, (8, 8), 0)
     with pytest.raises(ConfigError, match="a sequence of 6, without places"):

@@ -30,7 +30,7 @@ from tilework.objectives import ClassifyConfig
 from tilework.recipes import chains
 from tilework.runs import Chain, Link, Run, evaluate_run, job, train_chain
 from tilework.runs.build import build_model
-from tilework.runs.trained import load_run
+from tilework.runs.trained import Trained
 from tilework.store import StoreWriter
 from tilework.tokenizers import VitVqConfig
 from tilework.train import FitConfig, Job, OptimConfig, Result
@@ -127,14 +127,14 @@ def written(out: Path) -> list[str]:
 
 
 def test_every_link_starts_from_the_one_before(made: Made) -> None:
-    _, _, first = load_run(made.out / NAMES[0])  # the averaged weights
-    _, spec, _ = load_run(made.out / NAMES[1])
+    first = Trained.open(made.out / NAMES[0]).network  # the averaged weights
+    spec = Trained.open(made.out / NAMES[1]).spec
     fresh, before = build_model(PIXELS, spec).state_dict(), first.state_dict()
     begun = made.began[NAMES[1]]
     assert begun.keys() == fresh.keys() == before.keys()
     for name, value in begun.items():  # the head too: the classes are the same
         assert torch.equal(value, fresh[name] if name.startswith("patch_embed.") else before[name]), name
-    last = load_run(made.out / NAMES[1])[2].state_dict()
+    last = Trained.open(made.out / NAMES[1]).network.state_dict()
     assert not any(torch.equal(value, last[name]) for name, value in begun.items())
 
 
@@ -248,7 +248,7 @@ def test_three_links_and_a_start(made: Made, tmp_path: Path, monkeypatch: pytest
     data = [made.store, other, made.images]
     start = made.out / NAMES[0]
     train_chain(chain, data, [None] * 3, tmp_path / "out", "cpu", quiet=True, start=start)
-    before = [load_run(path)[2].state_dict() for path in (start, tmp_path / "out/1-a", tmp_path / "out/2-b")]
+    before = [Trained.open(path).network.state_dict() for path in (start, tmp_path / "out/1-a", tmp_path / "out/2-b")]
     pairs = zip(watch.began.values(), before, strict=True)
     kept = [{name for name in began if torch.equal(began[name], old[name])} for began, old in pairs]
     names = set(before[0])
@@ -354,7 +354,7 @@ BAD: list[tuple[Callable[[Call], Any], type[TileworkError], str]] = [
     (tokenizer, ConfigError, "link 'second' trains a VitVq: chain classifiers only"),
     (small_grid, ConfigError, "a crop of 8x8 does not fit a grid of 6x6: choose a smaller size"),
     (odd_grid, ConfigError, "a code grid of 7x7 cannot be halved: crop it"),
-    (no_vectors, ConfigError, "the store has no code vectors: convert it again"),
+    (no_vectors, ConfigError, "'token_crop' needs code vectors: convert the store again"),
     (more_classes, InputError, "a class 'class3' that training does not know: remove or rename"),
     (fewer_classes, InputError, "other classes than training: tokenize it like"),
     (val_of_tokens, InputError, "is not of the same kind as .*: use two stores, or two folders"),
@@ -396,7 +396,10 @@ def test_places_that_hold_something_else_are_refused(made: Made, tmp_path: Path)
     shutil.copytree(made.out, out)
     before = {name: (out / name).read_bytes() for name in written(out) if (out / name).is_file()}
     other = Chain((CHAIN.links[0], Link("pixels", replace(PIXELS, fit=replace(PIXELS.fit, seed=1)))))
-    with pytest.raises(OutputError, match="another chain: choose another --out, or repeat its settings"):
+    with pytest.raises(
+        OutputError,
+        match="another chain: links.1.run.fit.seed is 0 there and 1 here: choose another --out, or repeat its settings",
+    ):
         made.train(out, other)
     with pytest.raises(OutputError, match="holds other files: choose another --out"):
         made.train(out / NAMES[0])  # a run, but no chain

@@ -41,7 +41,7 @@ from tilework.recipes import recipes
 from tilework.runs import Extra, Run, evaluate_run, train
 from tilework.runs import export as module
 from tilework.runs.export import TOLERANCE, export_run, load_exported
-from tilework.runs.trained import load_run
+from tilework.runs.trained import Trained
 from tilework.store import Store
 from tilework.train import FitConfig
 from tilework.train.checkpoint import latest_checkpoint
@@ -108,15 +108,15 @@ def test_token_model_comes_back_equal(made: Made, tmp_path: Path) -> None:
     found, store = load_exported(tmp_path / "m"), Store(made.store)
     assert (found.stage, found.grid, found.classes) == ("ids", (6, 6), store.classes)
     assert found.codebook is not None
-    assert found.used is not None
-    np.testing.assert_array_equal(found.codebook, store.codebook)
-    np.testing.assert_array_equal(found.used, store.used)
-    _, _, model = load_run(made.token_run)
+    np.testing.assert_array_equal(found.codebook.vectors, store.codebook.vectors)
+    np.testing.assert_array_equal(found.codebook.used, store.used)
+    model = Trained.open(made.token_run).network
     ids = torch.from_numpy(store.batch(np.arange(5)))
-    vectors = (store.codebook - store.codebook.mean(0)) / store.codebook.std(0)  # the pipeline in other words
+    book = store.codebook.vectors
+    vectors = (book - book.mean(0)) / book.std(0)  # the pipeline in other words
     x = torch.from_numpy(vectors[ids.numpy()]).permute(0, 3, 1, 2)[..., 1:7, 1:7]
     torch.testing.assert_close(found.logits(ids), model.eval()(x).logits)
-    judged = classify(found.model, TokenSource(store), found.evaluation, CPU)
+    judged = classify(found.model, TokenSource(store), found.steps, CPU)
     np.testing.assert_array_equal(judged.probabilities, evaluate_run(made.token_run, made.store).probabilities)
 
 
@@ -126,7 +126,7 @@ def test_pixel_model_comes_back_equal(made: Made, tmp_path: Path) -> None:
     assert made_of.compared == "8 samples of data"
     found = load_exported(tmp_path / "m")
     assert (found.stage, found.grid, found.size, found.codebook) == ("pixels", (24, 24), (24, 24), None)
-    judged = classify(found.model, ImageSource.load(made.images, found.size), found.evaluation, CPU)
+    judged = classify(found.model, ImageSource.load(made.images, found.size), found.steps, CPU)
     np.testing.assert_array_equal(judged.probabilities, evaluate_run(made.pixel_run, made.images).probabilities)
 
 
@@ -265,7 +265,7 @@ def test_onnx_without_the_extra(made: Made, tmp_path: Path, monkeypatch: pytest.
 
 def test_runs_that_cannot_be_exported(made: Made, tmp_path: Path) -> None:
     out = tmp_path / "m"
-    with pytest.raises(InputError, match="no run in"):
+    with pytest.raises(InputError, match="is a token store, not a run"):
         export_run(made.store, out)
     shutil.copytree(made.token_run, tmp_path / "young", ignore=shutil.ignore_patterns("checkpoints"))
     with pytest.raises(InputError, match="no checkpoint yet"):
@@ -300,7 +300,7 @@ def test_tokenizers_are_exported_already(made: Made, tmp_path: Path) -> None:
 
 def test_data_of_another_kind_are_refused(made: Made, tmp_path: Path) -> None:
     for run, data in ((made.token_run, made.images), (made.pixel_run, made.store)):
-        with pytest.raises(InputError, match="not of the kind"):
+        with pytest.raises(InputError, match="was trained on (tokens|images)"):
             export_run(run, tmp_path / "m", data=data)
     with pytest.raises(InputError, match="other classes"):
         export_run(made.token_run, tmp_path / "m", data=write_store(tmp_path / "two.tok", classes=2))
@@ -356,7 +356,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
             "codebook.safetensors",
             lambda file: save_file({"codebook": torch.zeros(16, 8).bfloat16(), "used": torch.arange(16)}, file),
         ),
-        "holds no codebook",
+        "cannot be read",
     ),
     "codebook of others": (settings(codebook="0" * 64), "not the codebook"),
     "no codebook named": (settings(codebook=""), "needs a codebook"),

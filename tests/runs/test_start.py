@@ -26,7 +26,7 @@ from tilework.models import ResnetConfig, VitConfig
 from tilework.objectives import ClassifyConfig
 from tilework.recipes import recipes
 from tilework.runs import Run, export_run, job, plan, prepare, train
-from tilework.runs.trained import load_run
+from tilework.runs.trained import Trained
 from tilework.store import Store, StoreWriter
 from tilework.train import FitConfig, Job, OptimConfig, Result
 from tilework.train.checkpoint import latest_checkpoint
@@ -92,7 +92,7 @@ def starting(names: object, *starts: str) -> set[str]:
 def renamed(made: Made, path: Path, classes: tuple[str, ...]) -> Path:
     """The same codes under other class names."""
     store = Store(made.store)
-    with StoreWriter(path, store.codebook, classes) as writer:
+    with StoreWriter(path, store.codebook.vectors, classes) as writer:
         writer.add(store.batch(np.arange(48)), store.column("label"), store.column("key"))
     return path
 
@@ -113,7 +113,7 @@ def test_all_is_taken_over_by_the_same_task_and_the_average_at_that(made: Made, 
 def test_without_an_average_the_last_weights_are_taken(made: Made, tmp_path: Path) -> None:
     run = replace(TOKENS, fit=replace(TOKENS.fit, ema=0.0))
     train(run, made.store, None, tmp_path / "first", "cpu", quiet=True)
-    last = load_run(tmp_path / "first")[2].state_dict()
+    last = Trained.open(tmp_path / "first").network.state_dict()
     assert kept(begin(TOKENS, made.store, tmp_path / "run", tmp_path / "first"), last) == set(last)
 
 
@@ -142,7 +142,7 @@ def test_positions_are_resized_for_another_grid(made: Made, tmp_path: Path) -> N
     train(oblong, made.store, None, tmp_path / "oblong", "cpu", quiet=True, start=made.run)
     first = begin(oblong, made.store, tmp_path / "x", made.run)["pos_embed"]
     assert torch.equal(first, resize_positions(made.weights()["pos_embed"], (4, 4), (2, 4)))
-    old = load_run(tmp_path / "oblong")[2].state_dict()
+    old = Trained.open(tmp_path / "oblong").network.state_dict()
     found = begin(PIXELS, made.images, tmp_path / "run", tmp_path / "oblong")  # the run says that it was 2x4
     assert torch.equal(found["pos_embed"], resize_positions(old["pos_embed"], (2, 4), (4, 4)))
     assert "blocks.1.mlp.fc2.weight" in kept(found, old)
@@ -196,7 +196,7 @@ def test_a_resnet_moves_too(made: Made, tmp_path: Path) -> None:
     train(tokens, made.store, None, tmp_path / "first", "cpu", quiet=True)
     pixels = replace(PIXELS, model=ResnetConfig(18, width=16))
     found = begin(pixels, made.images, tmp_path / "run", tmp_path / "first")
-    old = load_run(tmp_path / "first")[2].state_dict()
+    old = Trained.open(tmp_path / "first").network.state_dict()
     assert kept(found, old) >= set(old) - starting(old, "conv1.", "bn1.")
     assert "conv1.weight" not in kept(found, old)
 
@@ -239,7 +239,7 @@ def test_killed_and_resumed_is_bit_identical(made: Made, tmp_path: Path, monkeyp
             files = [checkpoint(tmp_path / name) / f"{part}.safetensors" for name in ("whole", f"killed{step}")]
             assert sha256(files[0]) == sha256(files[1])
     train(PIXELS, made.images, None, tmp_path / "fresh", "cpu", quiet=True)
-    fresh = load_run(tmp_path / "fresh")[2].state_dict()
+    fresh = Trained.open(tmp_path / "fresh").network.state_dict()
     assert not torch.equal(fresh["cls_token"], whole.model.state_dict()["cls_token"])
 
 
@@ -250,7 +250,7 @@ def test_going_on_with_another_start_is_refused(made: Made, tmp_path: Path) -> N
     shutil.copytree(made.run, other)
     before = (first / "data.json").read_bytes()
     for out, start in ((first, other), (first, None), (plain, made.run)):
-        with pytest.raises(OutputError, match=r"holds another run: choose another --out, or repeat its settings"):
+        with pytest.raises(OutputError, match=r"holds a run with another --start: choose another --out, or repeat it"):
             begin(TOKENS, made.store, out, start)
     assert (first / "data.json").read_bytes() == before
     begin(TOKENS, made.store, first, made.run)
@@ -310,7 +310,7 @@ def not_finite(path: Path) -> Path:
     [
         (lambda made, root: root / "nowhere", "no weights at .*nowhere: give a run or a checkpoint file"),
         (lambda made, root: made.images, "no run in .*images: give a directory that 'tilework train' wrote"),
-        (lambda made, root: made.store, r"no run in .*x\.tok: give"),
+        (lambda made, root: made.store, r"x\.tok is a token store, not a run: give"),
         (
             lambda made, root: broken(root / "x.pth"),
             r"x\.pth is damaged or holds more than tensors; none of it was run",

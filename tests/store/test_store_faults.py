@@ -32,7 +32,14 @@ def read_all(store: Store) -> tuple[Any, ...]:
     """Everything a store holds."""
     codes = store.batch(np.arange(len(store)))
     label = store.column("label")
-    return codes.shape, codes.tobytes(), store.codebook.tobytes(), label.tobytes(), store.column("key"), store.classes
+    return (
+        codes.shape,
+        codes.tobytes(),
+        store.codebook.vectors.tobytes(),
+        label.tobytes(),
+        store.column("key"),
+        store.classes,
+    )
 
 
 def examine(path: Path) -> tuple[tuple[Any, ...] | str, list[str]]:
@@ -281,7 +288,7 @@ def everything(store: Store) -> list[Any]:
     codes = [store.batch(np.arange(len(store)), view).tobytes() for view in range(store.views)]
     columns = [[bytes(np.asarray(v)) if not isinstance(v, str) else v for v in store.column(c.name)[:]] for c in
                store.manifest.columns]  # fmt: skip
-    return [codes, columns, store.codebook.tobytes(), store.used.tobytes(), store.classes]
+    return [codes, columns, store.codebook.vectors.tobytes(), store.used.tobytes(), store.classes]
 
 
 def test_a_thousand_flipped_bits_over_all_files(rich: Path, tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from tilework.augment import CutMix, CutMixOrMixup, LikePixels, Mixup, TokenCrop, apply_all
 from tilework.augment.affine import Geometry, warp
+from tilework.augment.augment import CPU
 from tilework.core.batch import Batch, Mix, Target
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.rng import Draws
 from tilework.tokenizers import DecodeEncode, Tokenizer, VitVq, VitVqConfig, VqganConfig, load_tokenizer, save_tokenizer
@@ -67,7 +69,9 @@ def look_up(ids: Tensor, table: Tensor) -> Tensor:
 
 
 def bound(path: Path, table: Tensor | None = None, **settings: Any) -> LikePixels:
-    return DecodeEncode(**{"tokenizer": str(path), "size": (8, 8), **settings}).bind(codebook_of(path), table)
+    return DecodeEncode(**{"tokenizer": str(path), "size": (8, 8), **settings}).build(
+        Codebook.of(codebook_of(path), table)
+    )
 
 
 def run(augment: LikePixels, batch: Batch) -> Batch:
@@ -129,7 +133,7 @@ def test_equals_decode_warp_mix_and_encode_by_hand(kept: Path, size: tuple[int, 
 def test_codes_of_pictures_are_the_tokenizers(kept: Path, name: str) -> None:
     tokenizer = load_tokenizer(kept / name)[0]
     pictures = torch.rand(4, 3, 32, 24, generator=torch.Generator().manual_seed(0))
-    move = DecodeEncode(tokenizer=str(kept / name)).mover(tokenizer.codebook.detach())
+    move = DecodeEncode(tokenizer=str(kept / name)).mover(Codebook.of(tokenizer.codebook.detach()), CPU)
     assert isinstance(move, ThroughPixels)
     found = move.codes(pictures)
     assert torch.equal(found, tokenizer.encode(pictures))
@@ -153,7 +157,7 @@ def test_boxes_end_where_they_do_on_the_coarser_grid(patch: int) -> None:
 def test_no_share_is_a_crop_and_cutmix_of_tokens(kept: Path) -> None:
     batch, path = make_batch(), kept / "random"
     out = run(bound(path, share=0.0, size=(6, 7)), batch)
-    steps = [TokenCrop((6, 7)).bind(codebook_of(path)), CutMix()]
+    steps = [TokenCrop((6, 7)).build(Codebook.of(codebook_of(path))), CutMix()]
     assert torch.allclose(out.x, apply_all(steps, batch, Draws(0, 0, batch.index)).x, atol=1e-5)
 
 
@@ -170,26 +174,24 @@ def test_nothing_is_learnt_through_it(kept: Path) -> None:
 
 def test_other_tokenizers_are_refused(kept: Path) -> None:
     codebook = codebook_of(kept / "colours")
-    DecodeEncode(tokenizer=str(kept / "colours")).bind(codebook.flip(0))  # another cut
+    DecodeEncode(tokenizer=str(kept / "colours")).build(Codebook.of(codebook.flip(0)))  # another cut
     for other in (codebook + 1, codebook[:, :2], codebook_of(kept / "random")):
-        with pytest.raises(ConfigError, match=f"{kept / 'colours'} knows other codes than the data"):
-            DecodeEncode(tokenizer=str(kept / "colours")).bind(other)
+        with pytest.raises(ConfigError, match=f"{kept / 'colours'} has other codes than the data"):
+            DecodeEncode(tokenizer=str(kept / "colours")).build(Codebook.of(other))
 
 
 @pytest.mark.parametrize("name", ["", "nowhere"])
 def test_a_missing_tokenizer_is_refused(kept: Path, tmp_path: Path, name: str) -> None:
     path = str(tmp_path / name) if name else ""
     with pytest.raises(InputError, match="no tokenizer in"):
-        DecodeEncode(tokenizer=path).bind(codebook_of(kept / "colours"))
+        DecodeEncode(tokenizer=path).build(Codebook.of(codebook_of(kept / "colours")))
 
 
-@pytest.mark.parametrize("nothing", [None, torch.zeros(20, 0)])
-def test_it_needs_code_vectors(kept: Path, nothing: Tensor | None) -> None:
+@pytest.mark.parametrize("nothing", [None, Codebook.of(torch.zeros(20, 0))])
+def test_it_needs_code_vectors(kept: Path, nothing: Codebook | None) -> None:
     augment = DecodeEncode(tokenizer=str(kept / "colours"), size=(8, 8))
-    with pytest.raises(ConfigError, match="'decode_encode' needs code vectors"):
-        augment.bind(nothing)
-    with pytest.raises(ConfigError, match=r"call bind\(codebook\) first"):
-        run(augment, make_batch())
+    with pytest.raises(ConfigError, match=r"'decode_encode' needs (a codebook|code vectors)"):
+        augment.build(nothing)
 
 
 @pytest.mark.parametrize("count", [1, 8])
@@ -207,9 +209,13 @@ def test_codes_of_a_gumbel_quantiser(tmp_path: Path, latent: int) -> None:
     tokenizer = config.build(3, (16, 16), 0).eval()
     save_tokenizer(tmp_path / "g", tokenizer, config, (16, 16))
     pixels = torch.rand(4, 3, 16, 16)
-    move = DecodeEncode(tokenizer=str(tmp_path / "g")).mover(tokenizer.codebook.detach())
+    move = DecodeEncode(tokenizer=str(tmp_path / "g")).mover(
+        Codebook.of(tokenizer.codebook.detach()), torch.device("cpu")
+    )
     assert isinstance(move, ThroughPixels)
     assert torch.equal(move.codes(pixels), tokenizer.encode(pixels))
-    few = DecodeEncode(tokenizer=str(tmp_path / "g")).mover(tokenizer.codebook.detach()[[7, 2, 11]])
+    few = DecodeEncode(tokenizer=str(tmp_path / "g")).mover(
+        Codebook.of(tokenizer.codebook.detach()[[7, 2, 11]]), torch.device("cpu")
+    )
     logits = tokenizer.quantiser._logits(tokenizer.features(pixels))
     assert torch.equal(few.codes(pixels), logits[..., [7, 2, 11]].argmax(-1))  # type: ignore[attr-defined]

@@ -5,7 +5,6 @@ n samples | C code dim | H, W code grid | D width
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,23 +16,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.augment import CutMix, apply_all
-from tilework.augment.adapter import Adapter, check_codes
+from tilework.augment.adapter import Adapter
 from tilework.augment.affine import Geometry, warp
 from tilework.augment.color_adapt import adapt_colour
+from tilework.augment.embed import look_up
 from tilework.core.batch import Batch, Mix
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import new_directory, write, write_json
 from tilework.core.place import Place
 from tilework.core.rng import Draws
-from tilework.data import ImageSource, TokenSource
+from tilework.data import Source, TokenSource
 from tilework.evaluation import linear_accuracy
-from tilework.models import Model
 from tilework.report import curves, rows_of_pictures, scatter_panels
-from tilework.runs.build import bind, open_source
-from tilework.runs.trained import load_run, run_codes, run_name, run_place
-from tilework.tokenizers import Tokenizer, load_tokenizer
+from tilework.runs.build import open_source
+from tilework.runs.trained import Trained
+from tilework.tokenizers import Tokenizer
 from tilework.tokenizers.decode_encode import mixed
+from tilework.tokenizers.tokenizer import decoder_of
 
 KINDS = {
     "flip": Geometry(crop=0.0, flip=1.0, turn=0.0),
@@ -50,7 +50,6 @@ class Views:
 
     tokenizer: Tokenizer
     adapter: Adapter
-    codebook: Tensor  # (K, C) of the data
 
     def decode(self, z: Tensor) -> Tensor:
         """Pictures of code vectors, (n, 3, H, W). z: (n, C, H, W)."""
@@ -58,7 +57,7 @@ class Views:
 
     def lookup(self, ids: Tensor) -> Tensor:
         """Code vectors, (n, C, H, W). ids: (n, H, W)."""
-        return F.embedding(ids.long(), self.codebook).permute(0, 3, 1, 2)
+        return look_up(ids, self.adapter.vectors)
 
     def geometry(self, batch: Batch) -> dict[str, dict[str, Tensor]]:
         """Each augmentation of the code vectors themselves, through TokenAdapt, and of the decoded picture."""
@@ -87,7 +86,7 @@ class Views:
         """Changes of colour on code vectors, decoded."""
         z = self.lookup(batch.x)
         torch.manual_seed(0)
-        scale = self.codebook.std()  # of code vectors: noise is as strong as where they are standardised
+        scale = self.adapter.vectors.std()  # of code vectors: noise is as strong as where they are standardised
         noise, constant = scale * torch.randn_like(z), scale * torch.randn(len(z), z.shape[1], 1, 1, device=z.device)
         changed = {
             "original": z,
@@ -117,16 +116,14 @@ def augment_views(
 
     runs: the first is the classifier whose features are looked at. pixels: a pixel run and a folder of images.
     """
-    place = pick_device(device)
+    place, trained = pick_device(device), [Trained.open(path) for path in runs]
     source = open_source(data, (0, 0), 0.0)
     if not isinstance(source, TokenSource) or source.codebook is None:
         raise InputError(f"{data} is no token store", "give the codes of images")
     if not 0 < count <= len(source):
         raise ConfigError(f"{count} pictures of {len(source)} images cannot be shown", "change --count")
-    decoder, _ = load_tokenizer(tokenizer)
-    check_codes(source.codebook, decoder.codebook, tokenizer)
-    codebook = source.codebook.to(place)
-    views = Views(decoder.to(place).requires_grad_(False), Adapter.open(adapter, codebook), codebook)
+    decoder, _ = decoder_of(tokenizer, source.codebook)
+    views = Views(decoder.to(place), Adapter.open(adapter, source.codebook, place))
     batch = source.batch(np.linspace(0, len(source) - 1, count).astype(np.int64)).to(place)
     found: dict[str, Any] = {}
     with new_directory(out) as root:
@@ -134,8 +131,8 @@ def augment_views(
             write(root / f"{name.replace(' ', '-')}.png", rows_of_pictures(_arrays(rows)))
         write(root / "colours.png", rows_of_pictures(_arrays(views.colours(batch))))
         if runs:
-            panels = {"codes": token_features(runs[0], source, None, place)}
-            panels["TokenAdapt"] = token_features(runs[0], source, views.adapter, place)
+            panels = {"codes": token_features(trained[0], data, None, place)}
+            panels["TokenAdapt"] = token_features(trained[0], data, adapter, place)
             if pixels is not None:
                 panels["pixels"] = pixel_features(*pixels, place)
             found["linear_accuracy"] = {name: separability(x, y) for name, (x, y) in panels.items()}
@@ -144,35 +141,31 @@ def augment_views(
                 for name, (x, y) in panels.items()
             }
             write(root / "separability.png", scatter_panels(points))
-            write(root / "curves.png", curves({run_name(path): _log(path) for path in runs}))
+            write(root / "curves.png", curves({one.name: one.directory.log() for one in trained}))
         write_json(root / "results.json", found)
     return found
 
 
-def token_features(
-    path: Path, source: TokenSource, adapter: Adapter | None, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def token_features(trained: Trained, data: Place, adapter: Path | None, device: torch.device) -> tuple[Tensor, Tensor]:
     """Features of augmented codes of some classes, and labels: moved as they are, or through TokenAdapt."""
-    path = run_place(path)
-    run, spec, model = load_run(path)
-    if not isinstance(model, Model) or spec.stage != "ids" or spec.stored != source.grid:
-        raise InputError(f"{path} is no classifier of such codes", "give a run on a store of the same tokenizer")
-    codes = run_codes(path, run, spec)
-    table = None if codes is None or source.codebook is None else codes.table_for(source.codebook, path)
-    steps = bind((*run.evaluation, *run.objective.inlet()), source, device, table)
-    model.to(device).eval()
+    model, opened = trained.classifier.to(device).eval(), trained.on(data, device, classes="any")
+    source, codebook = opened.source, opened.source.codebook
+    if codebook is None or source.stage != "ids":
+        raise InputError(
+            f"{trained.path} is no classifier of such codes", "give a run on a store of the same tokenizer"
+        )
+    network = None if adapter is None else Adapter.open(adapter, codebook, device)
     found, labels = [], []
     for part in _some_of_each(source):
         part = part.to(device)
-        affine, size = LABELS_STAY.sample(Draws(2, 0, part.index), part), (source.grid[0], source.grid[1])
-        if adapter is None:
-            places = F.affine_grid(affine, [len(part.x), 1, *size], align_corners=False)
-            moved = F.grid_sample(part.x[:, None].float(), places, "nearest", "border", align_corners=False)
+        affine, size = LABELS_STAY.sample(Draws(2, 0, part.index), part), source.grid
+        if network is None:
+            grid = F.affine_grid(affine, [len(part.x), 1, *size], align_corners=False)
+            moved = F.grid_sample(part.x[:, None].float(), grid, "nearest", "border", align_corners=False)
             ids = moved[:, 0].to(part.x.dtype)
         else:
-            z = F.embedding(part.x.long(), adapter.codebook).permute(0, 3, 1, 2)
-            ids = adapter(z, affine, size).to(part.x.dtype)
-        x = apply_all(steps, part.changed(x=ids), Draws(0, 0, part.index)).x
+            ids = network(look_up(part.x, network.vectors), affine, size).to(part.x.dtype)
+        x = apply_all(opened.steps, part.changed(x=ids), Draws(0, 0, part.index)).x
         found.append(model(x).tokens.mean(1))
         labels.append(part.target.ids[:, 0])
     return torch.cat(found), torch.cat(labels)
@@ -180,18 +173,16 @@ def token_features(
 
 def pixel_features(path: Path, images: Path, device: torch.device) -> tuple[Tensor, Tensor]:
     """The same of pixels, with a pixel run."""
-    run, spec, model = load_run(run_place(path))
-    if not isinstance(model, Model) or spec.stage != "pixels":
+    trained = Trained.open(path)
+    if trained.spec.stage != "pixels":
         raise InputError(f"{path} is no classifier of pixels", "give a run on images")
-    source = ImageSource.load(images, run.size, spec.classes, run.max_broken)
-    steps = bind(run.evaluation, source, device)
-    model.to(device).eval()
+    model, opened = trained.classifier.to(device).eval(), trained.on(images, device)
     found, labels = [], []
-    for part in _some_of_each(source):
+    for part in _some_of_each(opened.source):
         part = part.to(device)
         affine = LABELS_STAY.sample(Draws(2, 0, part.index), part)
-        moved = part.changed(x=warp(part.x.float(), affine, run.size))
-        found.append(model(apply_all(steps, moved, Draws(0, 0, part.index)).x).tokens.mean(1))
+        moved = part.changed(x=warp(part.x.float(), affine, trained.run.size))
+        found.append(model(apply_all(opened.steps, moved, Draws(0, 0, part.index)).x).tokens.mean(1))
         labels.append(part.target.ids[:, 0])
     return torch.cat(found), torch.cat(labels)
 
@@ -211,20 +202,13 @@ def projected(x: Tensor) -> np.ndarray:
     return (centred @ torch.linalg.svd(centred, full_matrices=False)[2][:2].T).cpu().numpy()
 
 
-def _some_of_each(source: TokenSource | ImageSource) -> list[Batch]:
+def _some_of_each(source: Source) -> list[Batch]:
     """The first samples of some classes, spread over all, in batches by class."""
     labels = source.labels
     chosen = np.linspace(0, len(source.classes) - 1, min(CLASSES, len(source.classes))).round().astype(int)
-    parts = [np.flatnonzero(labels == label)[:EACH] for label in chosen]
-    return [source.batch(part) for part in parts if len(part)]
+    found = [np.flatnonzero(labels == label)[:EACH] for label in chosen]
+    return [source.batch(part) for part in found if len(part)]
 
 
 def _arrays(rows: dict[str, Tensor]) -> dict[str, np.ndarray]:
     return {name: x.clamp(0, 1).permute(0, 2, 3, 1).cpu().numpy() for name, x in rows.items()}
-
-
-def _log(path: Path) -> list[dict[str, Any]]:
-    file = run_place(path) / "log.jsonl"
-    if not file.is_file():
-        raise InputError(f"{path} has no log", "give a run that 'tilework train' wrote")
-    return [json.loads(line) for line in file.read_text().splitlines()]

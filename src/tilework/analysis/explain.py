@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.augment import Augment, CentreCrop, apply_all
+from tilework.augment import CentreCrop, Step, apply_all
 from tilework.core.batch import Mix
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
@@ -26,8 +26,7 @@ from tilework.data import Source
 from tilework.evaluation.relevance import gradient, relevance, rollout
 from tilework.models import Model
 from tilework.report import heat_pictures
-from tilework.runs.build import bind, open_source
-from tilework.runs.trained import load_run, run_codes, run_name, run_place
+from tilework.runs.trained import Trained
 from tilework.tokenizers import Tokenizer, load_tokenizer
 
 Method = Literal["relevance", "rollout", "gradient"]
@@ -41,25 +40,17 @@ class Explained:
     name: str
     model: Model
     source: Source
-    steps: tuple[Augment, ...]
+    steps: tuple[Step[Any], ...]
     classes: tuple[str, ...]
     crop: tuple[int, int] | None  # of the evaluation pipeline
 
     @staticmethod
     def open(path: Path, data: Place, device: torch.device) -> Explained:
         """A run and the data to look at."""
-        place = run_place(path)
-        run, spec, model = load_run(place)
-        if not isinstance(model, Model) or not run.objective.labels:
-            raise InputError(f"{path} trained no classifier", "give a classifier's run")
-        source = open_source(data, run.size, run.max_broken, spec.classes, quiet=True)
-        if source.stage != spec.stage:
-            raise InputError(f"{path} takes {spec.stage}, {data} holds {source.stage}", "give data of that kind")
-        codes = run_codes(place, run, spec)
-        table = None if codes is None or source.codebook is None else codes.table_for(source.codebook, place)
-        steps = bind(run.evaluation, source, device, table)
-        crop = next((step.size for step in run.evaluation if isinstance(step, CentreCrop)), None)
-        return Explained(run_name(path), model.to(device).eval(), source, steps, spec.classes, crop)
+        trained = Trained.open(path)
+        model, opened = trained.classifier.to(device).eval(), trained.on(data, device)
+        crop = next((step.size for step in trained.run.evaluation if isinstance(step, CentreCrop)), None)
+        return Explained(trained.name, model, opened.source, opened.steps, trained.spec.classes, crop)
 
     def pictures(
         self, index: np.ndarray, tokenizer: Tokenizer | None, device: torch.device, mix: Mix | None = None
@@ -73,8 +64,9 @@ class Explained:
             return pixels if mix is None else mix.apply(pixels)
         if tokenizer is None or self.source.codebook is None:
             raise ConfigError("pictures of codes need their tokenizer", "add --tokenizer TOKENIZER")
-        tokenizer.check_places()
-        vectors = F.embedding(x.long(), self.source.codebook.to(device))  # (B, H, W, C)
+        tokenizer.check_grid()
+        table = torch.from_numpy(self.source.codebook.vectors).to(device)
+        vectors = F.embedding(x.long(), table)  # (B, H, W, C)
         if mix is not None:  # what the crop leaves out stays
             height, width = self.crop or (x.shape[1], x.shape[2])
             top, left = (x.shape[1] - height) // 2, (x.shape[2] - width) // 2

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tilework.augment import Augment, CentreCrop, Embed, Normalise, apply_all
+from tilework.augment import Augment, CentreCrop, Embed, Normalise, Step, apply_all, build_all, output_shape
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import new_directory, write, write_json
@@ -22,6 +22,7 @@ from tilework.core.place import Place
 from tilework.core.rng import Draws
 from tilework.data import Source, TokenSource
 from tilework.data.part import Part
+from tilework.data.source import shape_of
 from tilework.evaluation.information import information
 from tilework.layers.moto import Moto
 from tilework.layers.stem_moto import MotoStem
@@ -30,8 +31,8 @@ from tilework.layers.stems import Stem
 from tilework.models.model import stem_of
 from tilework.report import rows_of_pictures
 from tilework.report.stem_figures import layout_pictures, stem_bars
-from tilework.runs.build import bind, open_source
-from tilework.runs.trained import load_run, run_codes, run_name, run_place
+from tilework.runs.build import open_source
+from tilework.runs.trained import Trained
 
 
 def stem_views(
@@ -57,8 +58,7 @@ def stem_views(
         raise ConfigError("no stem to look at", "give --stems NAME ... or --runs RUN ...")
     if epochs < 1:
         raise ConfigError(f"decoders cannot learn in {epochs} passes", "give --epochs 1 or more")
-    for path in runs:
-        load_run(run_place(path))  # a name that is wrong is refused before the first decoder learns
+    opened = [Trained.open(path) for path in runs]  # a name that is wrong is refused before the first decoder learns
     for name in stems:
         known[name]
     place = pick_device(device)
@@ -66,7 +66,7 @@ def stem_views(
     layouts: dict[str, np.ndarray] = {}
     total = (len(stems) + len(runs)) * epochs
     named = ((name, _random(name, data, val, width, size, samples, place)) for name in stems)
-    trained = ((run_name(path), _of_run(path, data, val, samples, place)) for path in runs)
+    trained = ((one.name, _of_run(one, data, val, samples, place)) for one in opened)
     with new_directory(out) as root:
         for title, (stem, train, judge, steps) in chain(named, trained):  # one after another: sources are large
             if title in rows:
@@ -87,61 +87,45 @@ def stem_views(
     return rows
 
 
-Parts = tuple[Stem, Source, Source, tuple[tuple[Augment, ...], tuple[Augment, ...]]]
-
-
-def _opened(
-    data: Place,
-    val: Place,
-    size: tuple[int, int],
-    broken: float,
-    samples: int,
-    classes: tuple[str, ...] | None = None,
-) -> tuple[Source, Source]:
-    """Data for decoders to learn from, and to be judged on."""
-    train = open_source(data, size, broken, classes, samples=samples)
-    if samples and isinstance(train, TokenSource):
-        train = Part(train, samples)
-    return train, open_source(val, size, broken, classes)
+Parts = tuple[Stem, Source, Source, tuple[tuple[Step[Any], ...], tuple[Step[Any], ...]]]
 
 
 def _random(
     name: str, data: Place, val: Place, width: int, size: tuple[int, int], samples: int, device: torch.device
 ) -> Parts:
     """A named stem as it is drawn, and what it is given."""
-    train, judge = _opened(data, val, size, 0.05, samples)
-    steps: tuple[Augment, ...] = (Normalise(),) if train.stage == "pixels" else (Embed(standardise=True),)
+    train: Source = open_source(data, size, 0.05, samples=samples)
+    train = Part(train, samples) if samples and isinstance(train, TokenSource) else train
+    judge = open_source(val, size, 0.05)
+    steps: tuple[Augment, ...] = (Normalise(),)
     if train.stage != "pixels":
         side = train.grid[0] // 8 * 7  # as recipes cut them
-        steps = (*steps, CentreCrop((side, side)))
-    bound = (bind(steps, train, device), bind(steps, judge, device))
-    part = train.batch(np.arange(1)).to(device)
-    x = apply_all(bound[0], part, Draws(0, 0, part.index)).x
+        steps = (Embed(standardise=True), CentreCrop((side, side)))
+    shape = output_shape(steps, shape_of(train))
     torch.manual_seed(0)
-    stem = known[name].build(x.shape[1], (x.shape[2], x.shape[3]), width)
+    stem = known[name].build(shape.channels, shape.grid, width)
     if (stem.takes == "pixels") != (train.stage == "pixels"):
         raise InputError(f"the stem '{name}' takes {stem.takes}, {data} has {train.stage}", "give other data or stems")
-    return stem, train, judge, bound
+    return (
+        stem,
+        train,
+        judge,
+        (
+            build_all(steps, train.codebook, device),
+            build_all(steps, judge.codebook, device),
+        ),
+    )
 
 
-def _of_run(path: Path, data: Place, val: Place, samples: int, device: torch.device) -> Parts:
+def _of_run(trained: Trained, data: Place, val: Place, samples: int, device: torch.device) -> Parts:
     """The stem of a run as it was trained, and what the run gives it."""
-    path = run_place(path)
-    run, spec, model = load_run(path)
-    train, judge = _opened(data, val, run.size, run.max_broken, samples, spec.classes)
-    if train.stage != spec.stage:
-        raise InputError(f"{path} was trained on {spec.stage}, {data} has {train.stage}", "give data of its kind")
-    codes, steps = run_codes(path, run, spec), (*run.evaluation, *run.objective.inlet())
-    bound = []
-    for source in (train, judge):
-        table = None if codes is None or source.codebook is None else codes.table_for(source.codebook, path)
-        bound.append(bind(steps, source, device, table))
-    return stem_of(model), train, judge, (bound[0], bound[1])
+    train, judge = trained.on(data, device, samples=samples), trained.on(val, device)
+    return stem_of(trained.encoder), train.source, judge.source, (train.steps, judge.steps)
 
 
 @torch.no_grad()
 def _layouts(
-    title: str, stem: MotoStem, source: Source, steps: Sequence[Augment], count: int, device: torch.device
+    title: str, stem: MotoStem, source: Source, steps: Sequence[Step[Any]], count: int, device: torch.device
 ) -> dict[str, np.ndarray]:
     """Pictures above the entity of each place."""
     index = np.linspace(0, len(source) - 1, min(count, len(source))).astype(np.int64)

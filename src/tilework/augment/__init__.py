@@ -1,6 +1,6 @@
 """Augmentations: parameters are sampled per sample, then applied by a pure function, batched on the device."""
 
-from tilework.augment.augment import Augment, apply_all, check_chain, check_places
+from tilework.augment.augment import Augment, Step, apply_all, build_all, output_shape
 from tilework.augment.block_mix import BlockMix
 from tilework.augment.color_adapt import TokenColour
 from tilework.augment.crop import CentreCrop, RandomResizedCrop
@@ -39,6 +39,7 @@ __all__ = [
     "RandAugment",
     "RandomMix",
     "RandomResizedCrop",
+    "Step",
     "TokenAdapt",
     "TokenColour",
     "TokenCrop",
@@ -46,6 +47,6 @@ __all__ = [
     "TokenGeometry",
     "TwoViews",
     "apply_all",
-    "check_chain",
-    "check_places",
+    "build_all",
+    "output_shape",
 ]

@@ -9,13 +9,16 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
 from tilework.augment.affine import warp
+from tilework.augment.augment import CPU
 from tilework.core.batch import Mix
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.files import new_directory, sha256, write, write_json
 from tilework.layers.token_adapt import TokenAdaptNetwork
@@ -25,23 +28,25 @@ LARGEST = 1 << 14  # width, heads, code dim
 MOST_CODES = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Adapter:
-    """A network and the codebook of the data."""
+    """A network and the code vectors of the data."""
 
     network: TokenAdaptNetwork
-    codebook: Tensor  # (K, C)
+    vectors: Tensor  # (K, C)
 
     @staticmethod
-    def open(path: Path, codebook: Tensor | None) -> Adapter:
-        """A trained one, for the codes of a store."""
-        if codebook is None or not codebook.shape[1]:
-            raise ConfigError("TokenAdapt needs code vectors", "train on a token store that has them")
+    def open(path: Path, codebook: Codebook, device: torch.device = CPU) -> Adapter:
+        """A trained one, for the codes of a store; refuses other codes, but any cut of its codebook is fine."""
         if path == Path():
             raise ConfigError("this recipe needs a trained TokenAdapt", "give --adapter OUT/token_adapt")
         network, known = load_adapter(path)
-        check_codes(codebook, known, path, numbered=network.codes > 0)
-        return Adapter(network.to(codebook.device), codebook)
+        positions = codebook.positions_in(known)
+        if positions is None:
+            raise ConfigError(f"{path} knows other codes than the data", "give one made for the tokenizer of the data")
+        if network.codes and not np.array_equal(positions, np.arange(len(known))):
+            raise ConfigError(f"{path} ends in logits of another cut of the codebook", "train one without model.codes")
+        return Adapter(network.to(device), torch.from_numpy(codebook.vectors).to(device))
 
     @torch.no_grad()
     def __call__(self, z: Tensor, affine: Tensor, size: tuple[int, int], mix: Mix | None = None) -> Tensor:
@@ -53,7 +58,7 @@ class Adapter:
         moved = moved if mix is None else mix.apply(moved)
         if self.network.regression:
             return self.network.vectors(moved)
-        return self.network.g(moved, self.codebook).argmax(-1)
+        return self.network.g(moved, self.vectors).argmax(-1)
 
 
 def save_adapter(path: Path, network: TokenAdaptNetwork, codebook: Tensor, tokenizer: dict[str, str]) -> None:
@@ -72,8 +77,8 @@ def save_adapter(path: Path, network: TokenAdaptNetwork, codebook: Tensor, token
         write_json(root / SETTINGS, {**head, **sizes, "sha256": sha256(root / WEIGHTS)})
 
 
-def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Tensor]:
-    """A network and its codebook, (K, C); no code in the files can run."""
+def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Codebook]:
+    """A network and the codebook it knows; no code in the files can run."""
     if not (path / SETTINGS).is_file():
         raise InputError(
             f"no TokenAdapt in '{path}'",
@@ -101,30 +106,4 @@ def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Tensor]:
         network.load_state_dict(tensors, assign=True)
     except (ArithmeticError, ValueError, KeyError, TypeError, RuntimeError, ConfigError, SafetensorError) as error:
         raise DamageError(f"{path} is malformed", f"restore it ({' '.join(str(error).split())[:200]})") from error
-    return network.float().eval().requires_grad_(False), codebook
-
-
-def check_codes(codebook: Tensor, known: Tensor, path: Path, numbered: bool = False) -> None:
-    """Refuse code vectors that the network was not trained for; any cut of the same codebook is fine.
-
-    Not to the bit: codes of unit length are rounded differently from device to device. numbered: the network ends in
-    logits, so that the codes must be the same ones in the same order.
-    """
-    codebook, known = codebook.detach().cpu(), known.detach().cpu()
-    if numbered and (codebook.shape != known.shape or not torch.allclose(codebook, known, rtol=1e-5, atol=1e-7)):
-        raise ConfigError(f"{path} ends in logits of another cut of the codebook", "train one without model.codes")
-    rows = {row.tobytes() for row in known.numpy()}
-    strange = codebook[[row.tobytes() not in rows for row in codebook.numpy()]]
-    same = not len(strange) or strange.shape[1] == known.shape[1]
-    for part in strange.split(1024) if same else ():
-        distance = (part - known[nearest_codes(part, known)]).norm(dim=1)
-        same = same and bool((distance <= 1e-5 * part.norm(dim=1)).all())
-    if not same:
-        raise ConfigError(f"{path} knows other codes than the data", "give one made for the tokenizer of the data")
-
-
-def nearest_codes(codebook: Tensor, known: Tensor) -> Tensor:
-    """The place of each code vector among known ones, (K,), whatever their offset."""
-    parts = codebook.detach().cpu().split(1024)
-    exact = "donot_use_mm_for_euclid_dist"
-    return torch.cat([torch.cdist(part, known.detach().cpu(), compute_mode=exact).argmin(1) for part in parts])
+    return network.float().eval().requires_grad_(False), Codebook.of(codebook.numpy())

@@ -1,83 +1,113 @@
-"""What an augmentation is, and how a list of them runs."""
+"""Augmentations: settings that are built into steps, and lists of steps that run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, TypeVar
 
-from torch import Tensor
+import torch
 
-from tilework.core.batch import Batch, Stage
+from tilework.core.batch import Batch, Shape, Stage
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry
 from tilework.core.rng import Draws
 
+P = TypeVar("P")
+CPU = torch.device("cpu")
 
-@dataclass(frozen=True)
-class Augment:
-    """A step from batch to batch; its settings are its fields and the name picks it.
+
+class Step(Generic[P]):
+    """From batch to batch: parameters are drawn for every sample, then applied by a pure function.
 
     Geometry has one vocabulary: crop, flip and affine are (B, 2, 3) maps from output to input coordinates, both in
     [-1, 1] over the outer edges, as `torch.nn.functional.affine_grid(align_corners=False)` reads them.
     """
 
-    choices: ClassVar[Registry[type[Augment]]] = Registry("augmentation")
-    stages: ClassVar[tuple[Stage, ...]] = ("map", "pixels")  # what it can take
-    gives: ClassVar[Stage | None] = None  # what it returns, if not what it took
-    mirrors: ClassVar[bool] = False  # turns places around, not what lies inside them
-    dense: ClassVar[bool] = False  # draws a number per element, from torch's generator, which the step seeds
-
-    def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> Augment:
-        """The same step with what it needs of the data.
-
-        codebook: the tokenizer's vectors of the codes, (K, C); table: vectors that were learnt to stand for them.
-        """
-        return self
-
-    def needs_places(self) -> bool:
-        """Whether its input must have places in the image: codes of a sequence have none."""
-        return True
-
-    def sample(self, draws: Draws, batch: Batch) -> Any:
+    def sample(self, draws: Draws, batch: Batch) -> P:
         """Parameters for each sample."""
-        return None
+        raise NotImplementedError
 
-    def apply(self, batch: Batch, p: Any) -> Batch:
+    def apply(self, batch: Batch, p: P) -> Batch:
         """A new batch; pure."""
         raise NotImplementedError
 
 
-def apply_all(augments: Sequence[Augment], batch: Batch, draws: Draws) -> Batch:
-    """Run a list of augmentations."""
-    for augment in augments:
-        batch = augment.apply(batch, augment.sample(draws, batch))
+@dataclass(frozen=True)
+class Augment:
+    """Settings of a step; the name picks it."""
+
+    choices: ClassVar[Registry[type[Augment]]] = Registry("augmentation")
+    stages: ClassVar[tuple[Stage, ...]] = ("map", "pixels")  # what it can take
+    gives: ClassVar[Stage | None] = None  # what it returns, if not what it took
+    mirrors: ClassVar[bool] = False  # turns positions around, but not what lies inside them
+    dense: ClassVar[bool] = False  # draws a number per element, from torch's generator, which the step seeds
+
+    def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> Step[Any]:
+        """The step for the codes of a data set; codebook: None for pixels."""
+        raise NotImplementedError
+
+    def needs_grid(self) -> bool:
+        """Whether its input must have positions in the image: codes of a sequence have none."""
+        return True
+
+    def output(self, shape: Shape) -> Shape:
+        """What samples look like after it; refuses those that it cannot take."""
+        return replace(shape, stage=self.gives or shape.stage)
+
+
+@dataclass(frozen=True)
+class Stateless(Augment, Step[P]):
+    """Settings that are their own step: nothing of the data set is needed."""
+
+    def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> Stateless[P]:
+        """Itself."""
+        return self
+
+    def sample(self, draws: Draws, batch: Batch) -> P:
+        """Parameters for each sample; none by default."""
+        return None  # type: ignore[return-value]
+
+
+def need_vectors(codebook: Codebook | None, augment: Augment) -> Codebook:
+    """The codebook, refused where there is none or its vectors are not known."""
+    name = Augment.choices.name_of(type(augment))
+    if codebook is None:
+        raise ConfigError(f"augmentation '{name}' needs a codebook", "train on a token store")
+    if not codebook.code_dim:
+        raise ConfigError(f"augmentation '{name}' needs code vectors", "convert the store again with --codebook")
+    return codebook
+
+
+def build_all(
+    augments: Sequence[Augment], codebook: Codebook | None = None, device: torch.device = CPU
+) -> tuple[Step[Any], ...]:
+    """The steps of a list of settings."""
+    return tuple(augment.build(codebook, device) for augment in augments)
+
+
+def apply_all(steps: Sequence[Step[Any]], batch: Batch, draws: Draws) -> Batch:
+    """Run a list of steps."""
+    for step in steps:
+        batch = step.apply(batch, step.sample(draws, batch))
     return batch
 
 
-def check_chain(augments: Sequence[Augment], stage: Stage, end: Stage | None = None) -> None:
-    """Refuse a list whose steps do not fit the data or each other, or that does not end in what the model takes."""
-    start = stage
+def output_shape(augments: Sequence[Augment], shape: Shape) -> Shape:
+    """What samples look like after a list of augmentations; refuses one that does not fit the data or the list."""
+    start = shape
     for augment in augments:
         name = Augment.choices.name_of(type(augment))
-        if stage not in augment.stages:
+        if shape.stage not in augment.stages:
             needs = " or ".join(augment.stages)
-            hint = "give other data or another recipe" if stage == start else "change the order of the list"
-            raise ConfigError(f"augmentation '{name}' takes {needs} but gets {stage}", hint)
-        if start == "stacks" and augment.mirrors:
-            what = f"augmentation '{name}' mirrors places, and the codes inside them have sides too"
+            hint = "give other data or another recipe" if shape.stage == start.stage else "change the order of the list"
+            raise ConfigError(f"augmentation '{name}' takes {needs} but gets {shape.stage}", hint)
+        if start.stage == "stacks" and augment.mirrors:
+            what = f"augmentation '{name}' mirrors positions, and the codes inside them have sides too"
             raise ConfigError(what, "use 'dct_flip', before 'embed'")
-        stage = augment.gives or stage
-    if end is not None and stage != end:
-        raise ConfigError(f"the augmentations end in {stage} but the model takes {end}", "add 'embed' or change stem")
-
-
-def check_places(augments: Sequence[Augment], length: int) -> None:
-    """Refuse steps that cut, move or mix places, for sequences of `length` codes that have none."""
-    for augment in augments:
-        if augment.needs_places():
-            name = Augment.choices.name_of(type(augment))
-            raise ConfigError(
-                f"augmentation '{name}' works on places of the image, and a sequence of {length} codes has none",
-                "use a recipe without it, such as sequence_cpu",
-            )
+        if start.is_sequence and augment.needs_grid():
+            what = f"augmentation '{name}' moves or cuts parts of the image, but a sequence of {start.grid[1]} codes"
+            raise ConfigError(f"{what} has no positions in it", "use a recipe without it, such as sequence_cpu")
+        shape = augment.output(shape)
+    return shape

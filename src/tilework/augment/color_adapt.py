@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tilework.augment.augment import Augment
+from tilework.augment.augment import Augment, Stateless
 from tilework.augment.noise import Noise, add_noise, sample_noise
 from tilework.core.batch import Batch, Stage
 from tilework.core.rng import Draws
@@ -36,7 +36,7 @@ class Colours:
 
 @Augment.choices.add("token_colour")
 @dataclass(frozen=True)
-class TokenColour(Augment):
+class TokenColour(Stateless[Colours]):
     """One of: Emb-Noise, ColorAdapt with the neighbour in the batch, nothing."""
 
     stages: ClassVar[tuple[Stage, ...]] = ("map",)
@@ -44,7 +44,7 @@ class TokenColour(Augment):
     noise: float = 0.5  # probability of a sample; 0: off
     adapt: float = 0.25  # probability of a sample; 0: off
 
-    def needs_places(self) -> bool:
+    def needs_grid(self) -> bool:
         """Channels change alike everywhere."""
         return False
 

@@ -8,16 +8,16 @@ B batch | C channels | H, W input grid | h, w output grid
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from tilework.augment.augment import Augment
-from tilework.core.batch import Batch, Stage
+from tilework.augment.augment import Augment, Stateless
+from tilework.core.batch import Batch, Shape, Stage
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
@@ -83,14 +83,25 @@ def box_affine(top: Tensor, left: Tensor, height: Tensor, width: Tensor) -> Tens
     )
 
 
+def check_fits(size: tuple[int, int], grid: tuple[int, int]) -> None:
+    """Refuse a cut that is larger than what it is cut from."""
+    (h, w), (height, width) = size, grid
+    if not (0 < h <= height and 0 < w <= width):
+        raise ConfigError(f"a crop of {h}x{w} does not fit a grid of {height}x{width}", "choose a smaller size")
+
+
 @Augment.choices.add("random_resized_crop")
 @dataclass(frozen=True)
-class RandomResizedCrop(Augment):
+class RandomResizedCrop(Stateless[Tensor]):
     """A box of whole places, of random area and aspect, resized to a fixed grid by bicubic interpolation."""
 
     size: tuple[int, int] = (28, 28)
     area: tuple[float, float] = (0.08, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def output(self, shape: Shape) -> Shape:
+        """Of its own size."""
+        return replace(shape, stage=self.gives or shape.stage, grid=self.size)
 
     def sample(self, draws: Draws, batch: Batch) -> Tensor:
         """Output-to-input maps, (B, 2, 3). The box is clipped to the image where the aspect does not fit."""
@@ -112,18 +123,21 @@ class RandomResizedCrop(Augment):
 
 @Augment.choices.add("centre_crop")
 @dataclass(frozen=True)
-class CentreCrop(Augment):
+class CentreCrop(Stateless[None]):
     """The middle of the map, unscaled."""
 
     stages: ClassVar[tuple[Stage, ...]] = ("ids", "stacks", "map", "pixels")
     size: tuple[int, int] = (28, 28)
 
-    def apply(self, batch: Batch, p: Any) -> Batch:
+    def output(self, shape: Shape) -> Shape:
+        """Of its own size; refuses a smaller input."""
+        check_fits(self.size, shape.grid)
+        return replace(shape, grid=self.size)
+
+    def apply(self, batch: Batch, p: None) -> Batch:
         """x: (B, ..., H, W) to (B, ..., h, w); columns follow."""
-        height, width = batch.x.shape[-2:]
-        h, w = self.size
-        if h > height or w > width:
-            raise ConfigError(f"a crop of {h}x{w} does not fit a grid of {height}x{width}", "choose a smaller size")
+        (height, width), (h, w) = batch.x.shape[-2:], self.size
+        check_fits(self.size, (height, width))
         top, left = (height - h) // 2, (width - w) // 2
         fractions = torch.tensor([top / height, left / width, h / height, w / width], device=batch.x.device)
         affine = box_affine(*fractions.expand(len(batch.x), 4).unbind(1))

@@ -5,28 +5,29 @@ B batch | H, W code grid | K codes | C code dim
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.augment.augment import Augment
+from tilework.augment.augment import CPU, Augment, Step, need_vectors
 from tilework.core.batch import Batch, Stage
-from tilework.core.errors import ConfigError
+from tilework.core.codebook import Codebook
+from tilework.core.rng import Draws
 
 
-def look_up(ids: Tensor, codebook: Tensor) -> Tensor:
-    """Code vectors; of several codes at a place each gives its own channel. codebook: (K, C).
+def look_up(ids: Tensor, table: Tensor) -> Tensor:
+    """Code vectors; of several codes at a position each gives its own channel. table: (K, C).
 
     ids: (B, H, W) or (B, C, H, W); returns (B, C, H, W), channels lying together in memory.
     """
     if ids.ndim == 3:
-        return F.embedding(ids.long(), codebook).permute(0, 3, 1, 2)
-    ids, channels = ids.permute(0, 2, 3, 1).long(), codebook.shape[1]
-    place = ids * channels + torch.arange(channels, device=ids.device)  # in the table as one row
-    return codebook.flatten().index_select(0, place.reshape(-1)).view(ids.shape).permute(0, 3, 1, 2)
+        return F.embedding(ids.long(), table).permute(0, 3, 1, 2)
+    ids, channels = ids.permute(0, 2, 3, 1).long(), table.shape[1]
+    entry = ids * channels + torch.arange(channels, device=ids.device)  # in the table as one row
+    return table.flatten().index_select(0, entry.reshape(-1)).view(ids.shape).permute(0, 3, 1, 2)
 
 
 @Augment.choices.add("embed")
@@ -41,28 +42,30 @@ class Embed(Augment):
     stages: ClassVar[tuple[Stage, ...]] = ("ids", "stacks")
     gives: ClassVar[Stage | None] = "map"
     standardise: bool = False
-    codebook: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # (K, C)
 
-    def needs_places(self) -> bool:
+    def needs_grid(self) -> bool:
         """Codes are looked up one by one."""
         return False
 
-    def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> Embed:
-        """The same step with the codebook of the data, or the table as it is."""
-        if codebook is None:
-            raise ConfigError("augmentation 'embed' needs a codebook", "train on a token store")
-        if not codebook.shape[1]:
-            raise ConfigError("the store has no code vectors", "convert it again with --codebook")
-        if table is not None:
-            codebook = table
-        elif self.standardise:
-            codebook = (codebook - codebook.mean(0)) / codebook.std(0, correction=0).clamp(min=1e-6)
-        bound = Embed(self.standardise)
-        object.__setattr__(bound, "codebook", codebook)
-        return bound
+    def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> LookUp:
+        """With the vectors of a codebook: the learnt ones where there are any."""
+        return LookUp(model_table(need_vectors(codebook, self), self.standardise, device))
 
-    def apply(self, batch: Batch, p: Any) -> Batch:
+
+@dataclass(frozen=True, eq=False)
+class LookUp(Step[None]):
+    """Codes to their vectors."""
+
+    table: Tensor  # (K, C)
+
+    def sample(self, draws: Draws, batch: Batch) -> None:
+        """Nothing is drawn."""
+
+    def apply(self, batch: Batch, p: None) -> Batch:
         """x: (B, H, W) or (B, C, H, W) codes to (B, C, H, W)."""
-        if self.codebook is None:
-            raise ConfigError("augmentation 'embed' was not given a codebook", "call bind(codebook) first")
-        return batch.changed(x=look_up(batch.x, self.codebook))
+        return batch.changed(x=look_up(batch.x, self.table))
+
+
+def model_table(codebook: Codebook, standardise: bool, device: torch.device) -> Tensor:
+    """The vectors that a model sees, (K, C), on a device."""
+    return torch.from_numpy(codebook.table(standardise)).to(device)

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from tilework.augment.augment import Augment
+from tilework.augment.augment import Augment, Stateless
 from tilework.core.batch import Batch, Stage
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
@@ -27,7 +27,7 @@ class Erasure(NamedTuple):
 
 @Augment.choices.add("erase")
 @dataclass(frozen=True)
-class Erase(Augment):
+class Erase(Stateless[Erasure]):
     """A box of random area and aspect replaced by standard normal noise; comes after 'normalise'.
 
     The box is drawn once and clipped where it does not fit; timm draws again up to ten times.

@@ -11,14 +11,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tilework.augment.augment import Augment
+from tilework.augment.augment import Augment, Stateless
 from tilework.core.batch import Batch
 from tilework.core.rng import Draws
 
 
 @Augment.choices.add("flip")
 @dataclass(frozen=True)
-class Flip(Augment):
+class Flip(Stateless[Tensor]):
     """Mirror left and right with a probability."""
 
     mirrors: ClassVar[bool] = True

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tilework.augment.augment import Augment
+from tilework.augment.augment import Augment, Stateless
 from tilework.core.batch import Batch, Mix
 from tilework.core.rng import Draws, uniform
 
 
 @Augment.choices.add("mix_token")
 @dataclass(frozen=True)
-class MixToken(Augment):
+class MixToken(Stateless[Mix]):
     """One box of tokens for the whole batch comes from the sample at the mirrored place; the model mixes its tokens.
 
     lambda ~ Beta(1, 1); sides int(g sqrt(1 - lambda)) around a random place, clipped; labels go by what is left.

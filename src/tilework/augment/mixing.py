@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tilework.augment.augment import Augment
+from tilework.augment.augment import Augment, Stateless
 from tilework.core.batch import Batch, Mix
 from tilework.core.rng import Draws
 
@@ -18,7 +18,7 @@ TRIES = 16
 
 
 @dataclass(frozen=True)
-class Mixing(Augment):
+class Mixing(Stateless[Mix]):
     """Mixes each sample with its neighbour in the batch; subclasses say how much of it stays where."""
 
     def own(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
@@ -62,7 +62,7 @@ class Mixup(Mixing):
     probability: float = 1.0
     alpha: float = 0.8
 
-    def needs_places(self) -> bool:
+    def needs_grid(self) -> bool:
         """Whole samples are mixed."""
         return False
 

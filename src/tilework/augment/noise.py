@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tilework.augment.augment import Augment
+from tilework.augment.augment import Augment, Stateless
 from tilework.core.batch import Batch, Stage
 from tilework.core.rng import Draws
 
@@ -48,7 +48,7 @@ def add_noise(x: Tensor, p: Noise) -> Tensor:
 
 @Augment.choices.add("embedding_noise")
 @dataclass(frozen=True)
-class EmbeddingNoise(Augment):
+class EmbeddingNoise(Stateless[Noise]):
     """x + n_c + n with a probability.
 
     Chosen once per sample; the published code chooses twice, for the batch and then for half of it.
@@ -59,7 +59,7 @@ class EmbeddingNoise(Augment):
     probability: float = 0.5
     scale: float = 1.0  # deviation of both
 
-    def needs_places(self) -> bool:
+    def needs_grid(self) -> bool:
         """Channels are disturbed wherever they are."""
         return False
 

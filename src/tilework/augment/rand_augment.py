@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.augment.augment import Augment
+from tilework.augment.augment import Augment, Stateless
 from tilework.core.batch import Batch, Stage
 from tilework.core.rng import Draws
 
@@ -152,7 +152,7 @@ def on_chosen(x: Tensor, chosen: Tensor, change: Callable[..., Tensor], *argumen
 
 @Augment.choices.add("rand_augment")
 @dataclass(frozen=True)
-class RandAugment(Augment):
+class RandAugment(Stateless[Choice]):
     """`ops` random operations per image; comes before 'normalise'.
 
     magnitude: mean strength on a scale of 10, with Gaussian noise of `deviation`. fill: colour beyond the border.

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from tilework.augment.augment import Augment
+from tilework.augment.augment import Augment, Stateless
 from tilework.core.batch import Batch, Stage
 
 
 @Augment.choices.add("scale")
 @dataclass(frozen=True)
-class Scale(Augment):
+class Scale(Stateless[None]):
     """x / 255."""
 
     stages: ClassVar[tuple[Stage, ...]] = ("pixels",)
 
-    def apply(self, batch: Batch, p: Any) -> Batch:
+    def apply(self, batch: Batch, p: None) -> Batch:
         """x: (B, 3, H, W) bytes to float32."""
         return batch.changed(x=batch.x / 255)

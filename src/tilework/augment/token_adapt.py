@@ -15,13 +15,15 @@ from torch import Tensor
 
 from tilework.augment.adapter import Adapter
 from tilework.augment.affine import Geometry
-from tilework.augment.augment import Augment
+from tilework.augment.augment import CPU, Augment, Step, need_vectors
 from tilework.augment.color_adapt import Colours, TokenColour
 from tilework.augment.crop import RandomResizedCrop
-from tilework.augment.embed import Embed, look_up
+from tilework.augment.embed import look_up, model_table
 from tilework.augment.mixing import CutMix, CutMixOrMixup
 from tilework.augment.token_crop import crop_codes
-from tilework.core.batch import Batch, Mix, Stage
+from tilework.core.artefact import artefact
+from tilework.core.batch import Batch, Mix, Shape, Stage
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
@@ -60,57 +62,60 @@ class LikePixels(Augment):
     cutmix: CutMix = field(default_factory=CutMix)  # of the others
     colour: TokenColour = field(default_factory=lambda: TokenColour(0.0, 0.0))
     standardise: bool = False  # as in 'embed'
-    move: Mover | None = field(default=None, init=False, repr=False, compare=False)
-    codebook: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # (K, C)
-    table: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # (K, C) as the model sees them
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise ValueError(f"share is {self.share} but must lie between 0 and 1")
 
-    def mover(self, codebook: Tensor | None) -> Mover:
+    def output(self, shape: Shape) -> Shape:
+        """A code map of its own size."""
+        return replace(shape, stage="map", grid=self.size)
+
+    def mover(self, codebook: Codebook, device: torch.device) -> Mover:
         """What moves and mixes codes like pixels."""
         raise NotImplementedError
 
-    def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> LikePixels:
-        """The same step with its network, for the codebook of the data."""
-        bound = replace(self)
-        object.__setattr__(bound, "move", self.mover(codebook))
-        object.__setattr__(bound, "codebook", codebook)
-        object.__setattr__(bound, "table", Embed(self.standardise).bind(codebook, table).codebook)
-        return bound
+    def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> AdaptCodes:
+        """With its network, for the codes of the data."""
+        known = need_vectors(codebook, self)
+        vectors = torch.from_numpy(known.vectors).to(device)
+        return AdaptCodes(self, self.mover(known, device), vectors, model_table(known, self.standardise, device))
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptCodes(Step[Adapting]):
+    """A share of every batch through what moves codes like pixels, the rest as tokens."""
+
+    config: LikePixels
+    move: Mover
+    vectors: Tensor  # (K, C) of the tokenizer
+    table: Tensor  # (K, C) as the model sees them
 
     def sample(self, draws: Draws, batch: Batch) -> Adapting:
-        """Places, shares and colours of every sample."""
-        if self.codebook is None:
-            raise ConfigError("an augmentation of codes was not given a codebook", "call bind(codebook) first")
-        count, (h, w) = round(self.share * len(batch.x)), self.size
+        """Positions, shares and colours of every sample."""
+        config, (h, w) = self.config, self.config.size
+        count = round(config.share * len(batch.x))
         first, rest = (replace(draws, index=draws.index[part]) for part in (slice(count), slice(count, None)))
-        own = self.mixing.own(first, (2 * h, 2 * w))
-        coarse = self.cutmix.own(rest, (h, w)).repeat_interleave(2, 1).repeat_interleave(2, 2)
-        box = RandomResizedCrop(area=self.area).sample(rest, batch)
-        dim, grid = self.codebook.shape[1], (batch.x.shape[-2], batch.x.shape[-1])
-        colours = (
-            self.colour.draw(first, (dim, *grid)),
-            self.colour.draw(rest, (dim, h, w)),
-        )
-        return Adapting(self.geometry.sample(first, batch), box, torch.cat([own, coarse]), colours)
+        own = config.mixing.own(first, (2 * h, 2 * w))
+        coarse = config.cutmix.own(rest, (h, w)).repeat_interleave(2, 1).repeat_interleave(2, 2)
+        box = RandomResizedCrop(area=config.area).sample(rest, batch)
+        dim, grid = self.vectors.shape[1], (batch.x.shape[-2], batch.x.shape[-1])
+        colours = (config.colour.draw(first, (dim, *grid)), config.colour.draw(rest, (dim, h, w)))
+        return Adapting(config.geometry.sample(first, batch), box, torch.cat([own, coarse]), colours)
 
     @torch.no_grad()
     def apply(self, batch: Batch, p: Adapting) -> Batch:
         """x: (B, H, W) or (B, C, H, W) codes to (B, C, h, w); labels and columns follow."""
-        if self.move is None or self.codebook is None or self.table is None:
-            raise ConfigError("an augmentation of codes was not given a codebook", "call bind(codebook) first")
-        count, size = len(p.affine), self.size
-        place = torch.arange(len(batch.x), device=batch.x.device)
-        mix = Mix(torch.cat([place[:count].roll(1), place[count:].roll(1)]), p.own)
-        inner, outer = (Mix(place[: len(own)].roll(1), own) for own in (p.own[:count], p.own[count:]))
+        count, size, colour = len(p.affine), self.config.size, self.config.colour
+        number = torch.arange(len(batch.x), device=batch.x.device)
+        mix = Mix(torch.cat([number[:count].roll(1), number[count:].roll(1)]), p.own)
+        inner, outer = (Mix(number[: len(own)].roll(1), own) for own in (p.own[:count], p.own[count:]))
         # noise is as strong beside the vectors that the network takes as beside those that the model sees
-        scale = self.codebook.std().clamp(min=1e-6) / self.table.std().clamp(min=1e-6)
-        z = look_up(batch.x[:count], self.codebook / scale)
-        adapted = self.move(self.colour.change(z, p.colours[0]) * scale, p.affine, size, inner)
+        scale = self.vectors.std().clamp(min=1e-6) / self.table.std().clamp(min=1e-6)
+        z = look_up(batch.x[:count], self.vectors / scale)
+        adapted = self.move(colour.change(z, p.colours[0]) * scale, p.affine, size, inner)
         adapted = adapted if adapted.is_floating_point() else look_up(adapted, self.table)
-        plain = outer.apply(self.colour.change(crop_codes(batch.x[count:], self.table, p.box, size), p.colours[1]))
+        plain = outer.apply(colour.change(crop_codes(batch.x[count:], self.table, p.box, size), p.colours[1]))
         affine = torch.cat([p.affine, p.box])
         columns = {name: column.warp(affine, size).mix(mix) for name, column in batch.columns.items()}
         target = batch.target.mix(mix.partner, mix.own.mean((1, 2)))
@@ -122,11 +127,11 @@ class LikePixels(Augment):
 class TokenAdapt(LikePixels):
     """A share of every batch augmented through TokenAdapt."""
 
-    adapter: str = ""  # directory of a trained TokenAdapt
+    adapter: str = artefact("adapter")  # directory of a trained TokenAdapt
 
-    def mover(self, codebook: Tensor | None) -> Mover:
+    def mover(self, codebook: Codebook, device: torch.device) -> Mover:
         """The network."""
-        adapter = Adapter.open(Path(self.adapter), codebook)
+        adapter = Adapter.open(Path(self.adapter), codebook, device)
         if adapter.network.regression and self.standardise:
             raise ConfigError("this TokenAdapt gives vectors as they are", "set standardise=false")
         return adapter

@@ -8,28 +8,29 @@ B batch | H, W code grid | K codes | C code dim | h, w output grid
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.augment.augment import Augment
+from tilework.augment.augment import CPU, Augment, Step, need_vectors
 from tilework.augment.crop import RandomResizedCrop, interpolation_taps, warp_axes
-from tilework.augment.embed import Embed, look_up
-from tilework.core.batch import Batch, Stage
-from tilework.core.errors import ConfigError
+from tilework.augment.embed import look_up, model_table
+from tilework.core.batch import Batch, Shape, Stage
+from tilework.core.codebook import Codebook
+from tilework.core.rng import Draws
 
 
-def crop_codes(ids: Tensor, codebook: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:
+def crop_codes(ids: Tensor, table: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:
     """Code vectors of a crop, resized by bicubic interpolation.
 
-    ids: (B, H, W) or (B, C, H, W) int32; codebook: (K, C); affine: (B, 2, 3) without rotation or shear; returns
+    ids: (B, H, W) or (B, C, H, W) int32; table: (K, C); affine: (B, 2, 3) without rotation or shear; returns
     (B, C, h, w), channels lying together in memory.
     """
     if ids.ndim == 4:  # several codes at a place: too many for sums of them
-        return warp_axes(look_up(ids, codebook), affine, grid)
+        return warp_axes(look_up(ids, table), affine, grid)
     batch, height, width = ids.shape
     h, w = grid
     rows, row_weights = interpolation_taps(affine[:, 1, 1], affine[:, 1, 2], height, h)  # (B, h, 4)
@@ -38,33 +39,48 @@ def crop_codes(ids: Tensor, codebook: Tensor, affine: Tensor, grid: tuple[int, i
     lines = ids.reshape(batch * height, width).index_select(0, (image * height + rows).view(-1))  # (B h 4, W)
     bags = lines.view(batch, h, 4, width).transpose(2, 3).reshape(-1, 4)
     weights = row_weights[:, :, None].expand(-1, -1, width, -1).reshape(-1, 4)
-    y = F.embedding_bag(bags, codebook, mode="sum", per_sample_weights=weights)  # (B h W, C)
+    y = F.embedding_bag(bags, table, mode="sum", per_sample_weights=weights)  # (B h W, C)
     line = torch.arange(batch * h, device=ids.device, dtype=ids.dtype).view(batch, h, 1, 1)
     bags = (line * width + columns[:, None].to(ids.dtype)).view(-1, 4)
     weights = column_weights[:, None].expand(-1, h, -1, -1).reshape(-1, 4)
     y = F.embedding_bag(bags, y, mode="sum", per_sample_weights=weights)  # (B h w, C)
-    return y.view(batch, h, w, codebook.shape[1]).permute(0, 3, 1, 2)
+    return y.view(batch, h, w, table.shape[1]).permute(0, 3, 1, 2)
 
 
 @Augment.choices.add("token_crop")
 @dataclass(frozen=True)
-class TokenCrop(RandomResizedCrop):
+class TokenCrop(Augment):
     """A random resized crop that takes codes and gives code vectors: 'embed' and 'random_resized_crop' in one."""
 
     stages: ClassVar[tuple[Stage, ...]] = ("ids", "stacks")
     gives: ClassVar[Stage | None] = "map"
+    size: tuple[int, int] = (28, 28)
+    area: tuple[float, float] = (0.08, 1.0)
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
     standardise: bool = False  # as in 'embed'
-    codebook: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # (K, C)
 
-    def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> TokenCrop:
-        """The same step with the codebook of the data, or the table as it is."""
-        bound = replace(self)
-        object.__setattr__(bound, "codebook", Embed(self.standardise).bind(codebook, table).codebook)
-        return bound
+    def output(self, shape: Shape) -> Shape:
+        """A code map of its own size."""
+        return replace(shape, stage="map", grid=self.size)
+
+    def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> CropCodes:
+        """With the vectors of a codebook."""
+        table = model_table(need_vectors(codebook, self), self.standardise, device)
+        return CropCodes(RandomResizedCrop(self.size, self.area, self.aspect), table)
+
+
+@dataclass(frozen=True, eq=False)
+class CropCodes(Step[Tensor]):
+    """Codes to the code vectors of a crop."""
+
+    crop: RandomResizedCrop
+    table: Tensor  # (K, C)
+
+    def sample(self, draws: Draws, batch: Batch) -> Tensor:
+        """Output-to-input maps, (B, 2, 3)."""
+        return self.crop.sample(draws, batch)
 
     def apply(self, batch: Batch, p: Tensor) -> Batch:
         """x: (B, H, W) or (B, C, H, W) codes to (B, C, h, w); columns follow."""
-        if self.codebook is None:
-            raise ConfigError("augmentation 'token_crop' was not given a codebook", "call bind(codebook) first")
-        columns = {name: column.warp(p, self.size) for name, column in batch.columns.items()}
-        return batch.changed(x=crop_codes(batch.x, self.codebook, p, self.size), columns=columns)
+        columns = {name: column.warp(p, self.crop.size) for name, column in batch.columns.items()}
+        return batch.changed(x=crop_codes(batch.x, self.table, p, self.crop.size), columns=columns)

@@ -5,18 +5,17 @@ B batch | H, W code grid | K codes | C code dim | n synonyms of a code
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from tilework.augment.augment import Augment
+from tilework.augment.augment import CPU, Augment, Step, need_vectors
 from tilework.core.batch import Batch, Stage
-from tilework.core.errors import ConfigError
+from tilework.core.codebook import Codebook
 from tilework.core.rng import Draws
-from tilework.store.synonyms import nearest_codes
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,6 @@ class TokenEda(Augment):
     replaced: float = 0.25  # share of the codes of such a sample
     nearest: int = 5  # synonyms of a code, by cosine
     side: float = 0.25
-    table: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # (K, n + 1)
 
     def __post_init__(self) -> None:
         if min(self.synonym, self.swap) < 0 or self.synonym + self.swap > 1:
@@ -112,29 +110,31 @@ class TokenEda(Augment):
         if not (0 <= self.replaced <= 1 and 0 <= self.side <= 0.5 and self.nearest >= 1):
             raise ValueError("replaced must lie in [0, 1], side in [0, 0.5], nearest must be at least 1")
 
-    def needs_places(self) -> bool:
-        """Squares have places, synonyms do not."""
+    def needs_grid(self) -> bool:
+        """Squares have positions, synonyms do not."""
         return self.swap > 0
 
-    def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> TokenEda:
-        """The same step with the synonyms of a codebook, (K, C)."""
-        if codebook is None or not codebook.shape[1]:
-            raise ConfigError("augmentation 'token_eda' needs code vectors", "train on a token store that has them")
-        near = torch.from_numpy(nearest_codes(codebook.cpu().numpy(), self.nearest)).to(codebook.device)
-        itself = torch.arange(len(codebook), dtype=torch.int32, device=codebook.device)[:, None]
-        bound = replace(self)
-        object.__setattr__(bound, "table", torch.cat([near, itself], 1))
-        return bound
+    def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> EditCodes:
+        """With the synonyms of a codebook."""
+        near = torch.from_numpy(need_vectors(codebook, self).nearest(self.nearest))
+        itself = torch.arange(len(near), dtype=torch.int32)[:, None]
+        return EditCodes(self, torch.cat([near, itself], 1).to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class EditCodes(Step[Edits]):
+    """Token-EDA with the synonyms of the data's codes."""
+
+    config: TokenEda
+    table: Tensor  # (K, n + 1) synonyms of each code, then itself
 
     def sample(self, draws: Draws, batch: Batch) -> Edits:
-        """Which edit each sample gets, and its places."""
-        if self.table is None:
-            raise ConfigError("augmentation 'token_eda' was not given a codebook", "call bind(codebook) first")
-        height, width = batch.x.shape[1:]
+        """Which edit each sample gets, and its positions."""
+        config, (height, width) = self.config, batch.x.shape[1:]
         u = draws.uniform("token_eda", 5)  # (B, 5): which edit, side, corners
-        swapped = (u[:, 0] >= self.synonym) & (u[:, 0] < self.synonym + self.swap)
-        side = (u[:, 1] * (self.side * min(height, width))).long() * swapped
-        share = ((u[:, 0] < self.synonym) * self.replaced)[:, None, None]
+        swapped = (u[:, 0] >= config.synonym) & (u[:, 0] < config.synonym + config.swap)
+        side = (u[:, 1] * (config.side * min(height, width))).long() * swapped
+        share = ((u[:, 0] < config.synonym) * config.replaced)[:, None, None]
         dense = torch.rand(batch.x.shape, device=batch.x.device)  # what falls into [0, share) chooses among n
         count = self.table.shape[1] - 1
         synonym = (dense * (count / share.clamp(min=1e-12))).clamp_(max=count).int()
@@ -142,9 +142,8 @@ class TokenEda(Augment):
 
     def apply(self, batch: Batch, p: Edits) -> Batch:
         """x: (B, H, W) codes; columns follow the squares."""
-        assert self.table is not None
         grid = (batch.x.shape[1], batch.x.shape[2])
-        source = swap_source(p.squares, grid, ceil(self.side * min(grid)))
+        source = swap_source(p.squares, grid, ceil(self.config.side * min(grid)))
         ids = replace_synonyms(batch.x, self.table, p.synonym)
         columns = {name: column.permute(source.view_as(ids)) for name, column in batch.columns.items()}
         return batch.changed(x=ids.flatten(1).gather(1, source).view_as(ids), columns=columns)

@@ -11,30 +11,35 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from tilework.augment.adapter import Adapter
 from tilework.augment.affine import Geometry
-from tilework.augment.augment import Augment
-from tilework.augment.crop import box_affine
-from tilework.core.batch import Batch, Stage
-from tilework.core.errors import ConfigError
+from tilework.augment.augment import CPU, Augment, Stateless, Step, need_vectors
+from tilework.augment.crop import box_affine, check_fits
+from tilework.augment.embed import look_up
+from tilework.core.artefact import artefact
+from tilework.core.batch import Batch, Shape, Stage
+from tilework.core.codebook import Codebook
 from tilework.core.rng import Draws
 
 
 @Augment.choices.add("code_cut")
 @dataclass(frozen=True)
-class CodeCut(Augment):
+class CodeCut(Stateless[Tensor]):
     """A box of whole codes at a random place, neither scaled nor interpolated."""
 
     stages: ClassVar[tuple[Stage, ...]] = ("ids",)
     size: tuple[int, int] = (28, 28)
 
+    def output(self, shape: Shape) -> Shape:
+        """Of its own size; refuses a smaller input."""
+        check_fits(self.size, shape.grid)
+        return replace(shape, grid=self.size)
+
     def sample(self, draws: Draws, batch: Batch) -> Tensor:
         """Top and left of each box, (B, 2)."""
         (height, width), (h, w) = batch.x.shape[1:], self.size
-        if not (0 < h <= height and 0 < w <= width):
-            raise ConfigError(f"a cut of {h}x{w} does not fit a grid of {height}x{width}", "choose a smaller size")
+        check_fits(self.size, (height, width))
         u = draws.uniform("code_cut", 2)
         return torch.stack([u[:, 0] * (height - h + 1), u[:, 1] * (width - w + 1)], 1).long()
 
@@ -70,37 +75,44 @@ class TokenGeometry(Augment):
     """Crop, turn and flip as of pixels, through TokenAdapt, for a share of every batch; 'code_cut' for the rest."""
 
     stages: ClassVar[tuple[Stage, ...]] = ("ids",)
-    adapter: str = ""  # directory of a trained TokenAdapt
+    adapter: str = artefact("adapter")  # directory of a trained TokenAdapt
     share: float = 0.5
     size: tuple[int, int] = (28, 28)
     geometry: Geometry = field(default_factory=Geometry)
-    move: Adapter | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise ValueError(f"share is {self.share} but must lie between 0 and 1")
 
-    def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> TokenGeometry:
-        """The same step with its network, for the codebook of the data."""
-        bound = replace(self)
-        object.__setattr__(bound, "move", Adapter.open(Path(self.adapter), codebook))
-        return bound
+    def output(self, shape: Shape) -> Shape:
+        """Of its own size; refuses a smaller input."""
+        return CodeCut(self.size).output(shape)
+
+    def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> MoveCodes:
+        """With its network, for the codes of the data."""
+        return MoveCodes(self, Adapter.open(Path(self.adapter), need_vectors(codebook, self), device))
+
+
+@dataclass(frozen=True, eq=False)
+class MoveCodes(Step[Moving]):
+    """Geometry of codes through a trained TokenAdapt."""
+
+    config: TokenGeometry
+    move: Adapter
 
     def sample(self, draws: Draws, batch: Batch) -> Moving:
-        """Places of every sample."""
-        count = round(self.share * len(batch.x))
+        """Positions of every sample."""
+        count = round(self.config.share * len(batch.x))
         first, rest = (replace(draws, index=draws.index[part]) for part in (slice(count), slice(count, None)))
-        return Moving(self.geometry.sample(first, batch), CodeCut(self.size).sample(rest, batch))
+        return Moving(self.config.geometry.sample(first, batch), CodeCut(self.config.size).sample(rest, batch))
 
     def apply(self, batch: Batch, p: Moving) -> Batch:
         """x: (B, H, W) to (B, h, w); columns follow."""
-        if self.move is None:
-            raise ConfigError("augmentation 'token_geometry' was not given a codebook", "call bind(codebook) first")
-        count = len(p.affine)
-        z = F.embedding(batch.x[:count].long(), self.move.codebook).permute(0, 3, 1, 2)
-        moved = self.move(z, p.affine, self.size).to(batch.x.dtype)
-        cut = CodeCut(self.size)
+        count, size = len(p.affine), self.config.size
+        z = look_up(batch.x[:count], self.move.vectors)
+        moved = self.move(z, p.affine, size).to(batch.x.dtype)
+        cut = CodeCut(size)
         rest = cut.apply(batch.changed(x=batch.x[count:], columns={}), p.cut).x
         affine = torch.cat([p.affine, cut.affine(p.cut, (batch.x.shape[1], batch.x.shape[2]))])
-        columns = {name: column.warp(affine, self.size) for name, column in batch.columns.items()}
+        columns = {name: column.warp(affine, size) for name, column in batch.columns.items()}
         return batch.changed(x=torch.cat([moved, rest]), columns=columns)

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilework.augment.augment import Augment, apply_all
-from tilework.core.batch import Batch, Mix
+from tilework.augment.augment import CPU, Augment, Step, apply_all, build_all, output_shape
+from tilework.core.batch import Batch, Mix, Shape
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
@@ -53,15 +54,26 @@ class TwoViews(Augment):
 
     views: tuple[Augment, ...] = ()
 
-    def bind(self, codebook: Tensor | None, table: Tensor | None = None) -> Augment:
-        """Every step with what it needs of the data."""
-        return replace(self, views=tuple(step.bind(codebook, table) for step in self.views))
+    def output(self, shape: Shape) -> Shape:
+        """What its list gives."""
+        return output_shape(self.views, shape)
+
+    def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> ViewTwice:
+        """With the steps of its list."""
+        return ViewTwice(build_all(self.views, codebook, device))
+
+
+@dataclass(frozen=True, eq=False)
+class ViewTwice(Step[tuple[Draws, Draws]]):
+    """A list of steps run twice."""
+
+    steps: tuple[Step[Any], ...]
 
     def sample(self, draws: Draws, batch: Batch) -> tuple[Draws, Draws]:
         """Independent draws for each view."""
         return draws, replace(draws, seed=~draws.seed)
 
-    def apply(self, batch: Batch, p: Any) -> Batch:
+    def apply(self, batch: Batch, p: tuple[Draws, Draws]) -> Batch:
         """x: (B, C, H, W)."""
-        first, second = (apply_all(self.views, batch, draws) for draws in p)
+        first, second = (apply_all(self.steps, batch, draws) for draws in p)
         return first.changed(columns={**first.columns, COLUMN: OtherView(second.x)})

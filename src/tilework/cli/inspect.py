@@ -96,11 +96,11 @@ def _draw(store: Place, tokenizer: Path | None, picture: Path) -> None:
     shown = np.linspace(0, len(tokens) - 1, min(10, len(tokens))).astype(np.int64)
     ids = tokens.batch(shown)
     if ids.ndim == 4:  # several codes at a place: the first of them
-        values = tokens.codebook[ids[..., 0], 0]
+        values = tokens.codebook.vectors[ids[..., 0], 0]
         low, high = values.min(), values.max()
         rows = {"first codes": np.repeat(((values - low) / max(high - low, 1e-6))[..., None], 3, -1)}
     else:
-        rows = {"codes": code_pictures(ids.reshape(len(ids), -1, tokens.grid[-1]), tokens.codebook)}
+        rows = {"codes": code_pictures(ids.reshape(len(ids), -1, tokens.grid[-1]), tokens.codebook.vectors)}
     if tokenizer is not None:
         import torch
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Data, Device, DryRun, Json, OptionalPath
+from tilework.cli.arguments import NONE, Data, Device, DryRun, Given, Json
 from tilework.cli.output import show
 
 
@@ -19,8 +19,7 @@ def table(
     val: Data,
     out: Path,
     settings: Annotated[tuple[str, ...], arg(metavar="SETTING ...")] = (),
-    tokenizer: OptionalPath = None,
-    adapter: OptionalPath = None,
+    artefacts: Given = NONE,
     deviation: float = 0.01,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -43,13 +42,11 @@ def table(
         val: Token store or image folder to evaluate on.
         out: Where everything goes: runs, results.json, table.md.
         settings: Settings for every run; of a chain for its last link.
-        tokenizer: Directory of the tokenizer, for recipes that need one.
-        adapter: Directory of a trained TokenAdapt, for recipes that augment with it.
         deviation: Between seeds, assumed until rows with several seeds show it.
     """
     from tilework.experiments.table import RESULTS, Table, markdown
 
-    job = Table(rows, data, val, out, settings, tokenizer, adapter, deviation, device, json)
+    job = Table(rows, data, val, out, settings, artefacts.found(), deviation, device, json)
     if dry_run:
         show(job.plan(), json)
         return

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Data, Device, DryRun, Json, OptionalPath, Settings
+from tilework.cli.arguments import NONE, Data, Device, DryRun, Given, Json, OptionalPath, Settings
 from tilework.cli.output import show
 
 
@@ -21,9 +20,7 @@ def train(
     val: tuple[Data, ...] = (),
     out: Path,
     start: OptionalPath = None,
-    tokenizer: OptionalPath = None,
-    adapter: OptionalPath = None,
-    maps: OptionalPath = None,
+    artefacts: Given = NONE,
     config: OptionalPath = None,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -46,38 +43,34 @@ def train(
         val: Token store or image folder to evaluate on; for a chain one for each link, 'none' for no evaluation.
         out: Directory of the run: settings, log, checkpoints, results.
         start: Run or checkpoint file (timm's ViT and DeiT too) whose weights to begin with.
-        tokenizer: Directory of the tokenizer, for recipes that learn about one (token_adapt) or decode.
-        adapter: Directory of a trained TokenAdapt (OUT/token_adapt of such a run), for recipes that augment with it.
-        maps: Directory of label maps ('tilework annotate'), for token labelling on images.
         config: YAML file over the recipe.
     """
     from tilework.core.config import resolve
     from tilework.core.errors import ConfigError
     from tilework.core.registry import nearest
     from tilework.recipes import chains, recipes
-    from tilework.runs import check_links, equip, equip_chain, plan, train_chain
+    from tilework.runs import check_links, equip, plan, train_chain
     from tilework.runs import train as run_recipe
 
-    if maps is not None:
-        settings = (f"maps={dumps(str(maps))}", *settings)  # a path may look like a number or a comment
-    judges = [None if str(path) == "none" else path for path in val] or [None] * len(data)
+    given = artefacts.found()
+    validation = [None if str(path) == "none" else path for path in val] or [None] * len(data)
     if recipe in list(chains):
-        chain = resolve(equip_chain(chains[recipe](), tokenizer, adapter), config, settings)
+        chain = resolve(equip(chains[recipe](), given), config, settings)
         if dry_run:
-            check_links(chain, data, judges, start)
-            plans = zip(chain.links, data, judges, strict=True)
-            show({link.name: plan(link.run, path, judge, device) for link, path, judge in plans}, json)
+            check_links(chain, data, validation, start)
+            plans = zip(chain.links, data, validation, strict=True)
+            show({link.name: plan(link.run, path, val, device) for link, path, val in plans}, json)
             return
-        result = train_chain(chain, data, judges, out, device, recipe, quiet=json, start=start)
+        result = train_chain(chain, data, validation, out, device, recipe, quiet=json, start=start)
     elif recipe not in list(recipes):
         raise ConfigError(f"unknown recipe '{recipe}'", nearest(recipe, [*recipes, *chains]))
     else:
-        run = resolve(equip(recipes[recipe](), tokenizer, adapter), config, settings)
-        if len(data) != 1 or len(judges) != 1:
+        run = resolve(equip(recipes[recipe](), given), config, settings)
+        if len(data) != 1 or len(validation) != 1:
             raise ConfigError(f"'{recipe}' is one run, not a chain", "give --data and --val one path each")
         if dry_run:
-            show(plan(run, data[0], judges[0], device, start), json)
+            show(plan(run, data[0], validation[0], device, start), json)
             return
-        result = run_recipe(run, data[0], judges[0], out, device, recipe, quiet=json, start=start)
+        result = run_recipe(run, data[0], validation[0], out, device, recipe, quiet=json, start=start)
     if result.leads:
         show({"run": str(out), "steps": result.steps, "seconds": result.seconds, **result.metrics}, json)

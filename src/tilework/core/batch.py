@@ -16,6 +16,20 @@ Stage = Literal["ids", "stacks", "map", "pixels"]  # stacks: several codes at ea
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What the samples of a data set look like, before or after augmentation."""
+
+    stage: Stage
+    channels: int  # of pixels or code maps; of codes, the length of their vectors
+    grid: tuple[int, int]
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether they are codes without positions in the image."""
+        return self.stage == "ids" and self.grid[0] == 1
+
+
+@dataclass(frozen=True)
 class Target:
     """Labels as a short list of classes and weights: hard, mixed, aligned and dense labels alike."""
 

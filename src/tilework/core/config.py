@@ -202,3 +202,15 @@ def read_yaml_text(text: str, where: str) -> Any:
 def to_yaml(value: Any) -> str:
     """A configuration as YAML text, keys in the order of their definition."""
     return yaml.safe_dump(encode(value), sort_keys=False, default_flow_style=None, width=100)
+
+
+def first_difference(one: Any, other: Any, where: str = "") -> tuple[str, Any, Any]:
+    """The first key whose plain values differ, and both values; ("", None, None) where nothing does."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        pairs = [(str(key), one.get(key), other.get(key)) for key in (*one, *(key for key in other if key not in one))]
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = [(str(i), a, b) for i, (a, b) in enumerate(zip(one, other, strict=True))]
+    else:
+        return ("", None, None) if one == other else (where, one, other)
+    found = (first_difference(a, b, f"{where}.{key}" if where else key) for key, a, b in pairs if a != b)
+    return next(found, ("", None, None))

@@ -51,3 +51,8 @@ def place(given: Path | str) -> Place:
             raise InputError(f"'{text}' is neither a path nor a URL", "a URL has two slashes: give it as text")
         return given
     return Url(text) if "://" in text else Path(text)
+
+
+def is_store(given: Place) -> bool:
+    """Whether a path or URL is meant as a token store rather than as a folder of images."""
+    return isinstance(given, Url) or (given / "manifest.json").exists() or given.suffix == ".tok"

@@ -10,16 +10,24 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Number = TypeVar("Number", int, np.ndarray, "Tensor")
+Array = TypeVar("Array", np.ndarray, "Tensor")
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57])[:, None, None]
 _WEYL = (0x9E3779B9, 0xBB67AE85)  # what the keys grow by in each round
 
 
-def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
+def philox(
+    counter: tuple[Number, Number, Number, Number], key: tuple[int, int]
+) -> tuple[Number, Number, Number, Number]:
     """Ten rounds on four numbers, or arrays of int64, that hold 32-bit words; returns four such ones."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -55,7 +63,7 @@ def _round_keys(key: tuple[int, int]) -> np.ndarray:
     return np.stack([first, second], 1)[..., None, None]
 
 
-def words(seed: int, epoch: int, index: Any, purpose: str, count: int) -> Any:
+def words(seed: int, epoch: int, index: Array, purpose: str, count: int) -> Array:
     """`count` 32-bit words for each sample. index: (B,) int64 array or tensor; returns (B, count) int64."""
     key, blocks = purpose_key(seed, purpose), -(-count // 4)
     if isinstance(index, np.ndarray):
@@ -74,7 +82,7 @@ def words(seed: int, epoch: int, index: Any, purpose: str, count: int) -> Any:
     return torch.stack(philox(counter, key), -1).reshape(len(index), 4 * blocks)[:, :count]
 
 
-def uniform(seed: int, epoch: int, index: Any, purpose: str, count: int) -> Any:
+def uniform(seed: int, epoch: int, index: Array, purpose: str, count: int) -> Array:
     """Uniforms in [0, 1) of 24 bits, exact in float32. Returns (B, count) float32."""
     top = words(seed, epoch, index, purpose, count) >> 8
     return top.astype(np.float32) * np.float32(2**-24) if isinstance(top, np.ndarray) else top.float() * 2**-24
@@ -92,13 +100,13 @@ class Draws:
 
     seed: int
     epoch: int
-    index: Any  # (B,) int64 array or tensor
+    index: Tensor  # (B,) int64
     step: int = 0  # training steps taken so far
 
-    def uniform(self, purpose: str, count: int = 1) -> Any:
+    def uniform(self, purpose: str, count: int = 1) -> Tensor:
         """(B, count) float32 in [0, 1)."""
         return uniform(self.seed, self.epoch, self.index, purpose, count)
 
-    def integers(self, purpose: str, high: int, count: int = 1) -> Any:
+    def integers(self, purpose: str, high: int, count: int = 1) -> Tensor:
         """(B, count) int64 in [0, high)."""
         return words(self.seed, self.epoch, self.index, purpose, count) * high >> 32 & _WORD

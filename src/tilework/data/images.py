@@ -21,6 +21,7 @@ import torch
 from PIL import Image, ImageOps
 
 from tilework.core.batch import Batch, Stage, Target
+from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
 
 T = TypeVar("T")
@@ -178,7 +179,7 @@ class ImageSource:
     broken: tuple[Broken, ...] = ()
     stage: Stage = "pixels"
     together: int = 1
-    codebook: torch.Tensor | None = None
+    codebook: Codebook | None = None
     _kept: np.ndarray | None = field(default=None, repr=False)
     _pool: ThreadPoolExecutor | None = field(default=None, repr=False)
 

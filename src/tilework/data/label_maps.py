@@ -20,9 +20,11 @@ from tilework.core.batch import Batch
 from tilework.core.config import decode
 from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.files import new_directory, write, write_json
+from tilework.core.place import Place, is_store
+from tilework.data.columns import ColumnKind, column_kinds
 from tilework.data.images import ImageSource
 from tilework.data.score_map import ScoreMap
-from tilework.data.source import Around
+from tilework.data.source import Around, Source
 from tilework.data.tokens import TokenSource
 from tilework.store import Store
 from tilework.store.columns import ColumnEntry, RecordColumn, pack_column, unpack_column, write_column
@@ -86,6 +88,12 @@ class LabelMaps:
             raise DamageError(f"the label maps of {store.path} are malformed", f"({error})") from error
         return LabelMaps(card, store.column("key"), records)
 
+    def attach(self, source: Source, name: str) -> Labelled:
+        """The data with their maps."""
+        if not isinstance(source, TokenSource | ImageSource):
+            raise ConfigError(f"label maps cannot follow the samples of {name}", "give a token store or a folder")
+        return Labelled(source, self, name)
+
     def take(self, index: np.ndarray) -> ScoreMap:
         """Maps of some images. index: (B,)."""
         ids, scores = decode_maps(self.records.take(index))
@@ -131,3 +139,16 @@ class Labelled(Around):
         """Samples with their maps in column 'label_map'. index: (B,) int64."""
         batch = self.source.batch(index)
         return batch.changed(columns={**batch.columns, COLUMN: self.maps.take(self.place[index])})
+
+
+def find_maps(data: Place, directory: str) -> LabelMaps:
+    """Label maps of a directory, or of the store itself."""
+    if directory:
+        return LabelMaps.open(Path(directory))
+    if is_store(data):
+        return LabelMaps.of_store(Store(data))
+    hint = "make them with 'tilework annotate', add --maps MAPS, or maps=MAPS to a row of a table"
+    raise ConfigError(f"the objective needs label maps of {data}", hint)
+
+
+column_kinds.add(COLUMN)(ColumnKind("maps", find_maps))

@@ -64,7 +64,11 @@ def write_npy(store: Store, folder: Path, progress: Callable[[int, int], None] =
             codes[index] = np.stack(views, 1).reshape(len(index), *shape)
             progress(start + len(index), len(store))
         codes.flush()
-        for name, values in (("codebook", store.codebook), ("used", store.used), ("labels", store.column("label"))):
+        for name, values in (
+            ("codebook", store.codebook.vectors),
+            ("used", store.used),
+            ("labels", store.column("label")),
+        ):
             np.save(root / f"{name}.npy", values, allow_pickle=False)
         (root / "keys.txt").write_text("".join(f"{key}\n" for key in store.column("key")), "utf-8", "surrogateescape")
 

@@ -24,6 +24,11 @@ class Part(Around):
     def __init__(self, source: Source, count: int) -> None:
         self.source, self.index = source, part_of(len(source), count)
 
+    @property
+    def labels(self) -> np.ndarray:
+        """Class number of each sample, (N,)."""
+        return self.source.labels[self.index]
+
     def __len__(self) -> int:
         return len(self.index)
 

@@ -25,7 +25,6 @@ from tilework.core.files import new_directory
 from tilework.data.npy_files import parse_npy
 from tilework.store import Store, StoreWriter
 from tilework.store.escape_gzip import escape, pack, unescape, unpack
-from tilework.store.synonyms import nearest_codes
 
 TOGETHER = 4096
 FREE = 1 << 26  # bytes that any file may unpack to
@@ -88,8 +87,8 @@ def write_seit(
         (root / f"{name}-token.data.bin.gz").write_bytes(pack(np.concatenate(parts)))
         (root / f"{name}-token.index.npy.gz").write_bytes(gzip.compress(index.getvalue(), mtime=0))
         (root / f"{name}-label.txt").write_text("".join(f"{label}\n" for label in store.column("label").tolist()))
-        torch.save(torch.from_numpy(store.codebook.copy()), root / "codebook.ckpt")
-        near = {str(code): row for code, row in enumerate(nearest_codes(store.codebook).tolist())}
+        torch.save(torch.from_numpy(store.codebook.vectors.copy()), root / "codebook.ckpt")
+        near = {str(code): row for code, row in enumerate(store.codebook.nearest().tolist())}
         (root / "synonyms.json").write_text(json.dumps(near))
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-import torch
 
-from tilework.core.batch import Batch, Stage
+from tilework.core.batch import Batch, Shape, Stage
+from tilework.core.codebook import Codebook
 
 
 class Source(Protocol):
@@ -29,17 +29,26 @@ class Source(Protocol):
         """Samples worth reading in one call."""
 
     @property
-    def codebook(self) -> torch.Tensor | None:
-        """(K, C) for ids."""
+    def codebook(self) -> Codebook | None:
+        """What its codes stand for; None for pixels."""
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names in the order of their numbers."""
 
+    @property
+    def labels(self) -> np.ndarray:
+        """Class number of each sample, (N,)."""
+
     def __len__(self) -> int: ...
 
     def batch(self, index: np.ndarray) -> Batch:
         """Samples by their global index. index: (B,) int64."""
+
+
+def shape_of(source: Source) -> Shape:
+    """What the samples of a data set look like."""
+    return Shape(source.stage, 3 if source.codebook is None else source.codebook.code_dim, source.grid)
 
 
 class Around:
@@ -49,25 +58,30 @@ class Around:
 
     @property
     def stage(self) -> Stage:
-        """The source's."""
+        """What its samples are."""
         return self.source.stage
 
     @property
     def grid(self) -> tuple[int, int]:
-        """The source's."""
+        """Of codes or pixels."""
         return self.source.grid
 
     @property
     def together(self) -> int:
-        """The source's."""
+        """Samples worth reading in one call."""
         return self.source.together
 
     @property
-    def codebook(self) -> torch.Tensor | None:
-        """The source's, (K, C)."""
+    def codebook(self) -> Codebook | None:
+        """What its codes stand for; None for pixels."""
         return self.source.codebook
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The source's, whether they occur or not."""
+        """Class names in the order of their numbers, whether they occur or not."""
         return self.source.classes
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Class number of each sample, (N,)."""
+        return self.source.labels

@@ -99,7 +99,7 @@ class Tokens(Protocol):
 
 def describe(store: Store, root: Path, files: dict[str, str] | None = None) -> Description:
     """A description of a store, whose codebook is written to the folder."""
-    write(root / CODEBOOK, save({"codebook": store.codebook, "used": store.used}))
+    write(root / CODEBOOK, save({"codebook": store.codebook.vectors, "used": store.used}))
     told = store.manifest
     return Description(
         len(store), store.grid, store.vocabulary, store.classes, store.views, told.tokenizer, told.tokenizer_codes,

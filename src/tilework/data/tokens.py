@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tilework.core.batch import Batch, Stage, Target
+from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
 from tilework.store import Store
 
@@ -24,8 +25,13 @@ class TokenSource:
         self.classes = store.classes
         if classes is not None and classes != store.classes:
             raise InputError(f"{store.path} has other classes than training", "tokenize it like the training store")
-        self.codebook: torch.Tensor | None = torch.from_numpy(store.codebook)  # (K, C)
-        self.labels = store.column("label")
+        self.codebook: Codebook | None = store.codebook
+        self._labels = store.column("label")  # of each image
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Class number of each sample, (N,)."""
+        return np.repeat(self._labels, self.store.views)
 
     def __len__(self) -> int:
         return len(self.store) * self.store.views
@@ -36,6 +42,6 @@ class TokenSource:
         ids = torch.from_numpy(self.store.batch(image, view).reshape(-1, *self.grid, *self.store.grid[2:]))
         return Batch(
             ids.permute(0, 3, 1, 2) if self.stage == "stacks" else ids,
-            Target.hard(torch.from_numpy(self.labels[image].astype(np.int64))),
+            Target.hard(torch.from_numpy(self._labels[image].astype(np.int64))),
             torch.from_numpy(np.asarray(index, np.int64)),
         )

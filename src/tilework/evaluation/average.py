@@ -6,12 +6,13 @@ B batch
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from tilework.augment import Augment, apply_all
+from tilework.augment import Step, apply_all
 from tilework.core.distributed import World
 from tilework.core.rng import Draws
 from tilework.data import Source, in_order
@@ -20,7 +21,7 @@ from tilework.objectives import Objective
 
 @torch.inference_mode()
 def average(
-    objective: Objective, model: nn.Module, source: Source, augment: Sequence[Augment], world: World, batch: int = 256
+    objective: Objective, model: nn.Module, source: Source, augment: Sequence[Step[Any]], world: World, batch: int = 256
 ) -> dict[str, float]:
     """Every sample counts once, whatever the batch size and the number of processes."""
     model.eval()

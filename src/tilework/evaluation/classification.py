@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tilework.augment import Augment, apply_all
+from tilework.augment import Step, apply_all
 from tilework.core.rng import Draws
 from tilework.data import Source, in_order
 
@@ -57,7 +57,7 @@ class Classification:
 
 @torch.inference_mode()
 def classify(
-    model: nn.Module, source: Source, augment: Sequence[Augment], device: torch.device, batch: int = 256
+    model: nn.Module, source: Source, augment: Sequence[Step[Any]], device: torch.device, batch: int = 256
 ) -> Classification:
     """Run a classifier over a data set, in order."""
     model.to(device).eval()

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.augment import Augment, apply_all
+from tilework.augment import Step, apply_all
 from tilework.core.rng import Draws
 from tilework.data import Source, in_order
 from tilework.layers.pixel_decoder import PixelDecoder, resized
@@ -40,7 +41,7 @@ def information(
     stem: Stem,
     train: Source,
     val: Source,
-    steps: tuple[Sequence[Augment], Sequence[Augment]],
+    steps: tuple[Sequence[Step[Any]], Sequence[Step[Any]]],
     device: torch.device,
     epochs: int = 10,
     batch: int = 64,

@@ -6,12 +6,13 @@ N samples | D width | K classes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tilework.augment import Augment, apply_all
+from tilework.augment import Step, apply_all
 from tilework.core.errors import InputError
 from tilework.core.rng import Draws
 from tilework.data import Source, in_order
@@ -21,7 +22,7 @@ DECAYS = (1e-5, 1e-4, 1e-3, 1e-2)  # of the linear probe's weights, chosen on a 
 
 @torch.no_grad()
 def features(
-    model: nn.Module, source: Source, augment: Sequence[Augment], device: torch.device, batch: int = 256
+    model: nn.Module, source: Source, augment: Sequence[Step[Any]], device: torch.device, batch: int = 256
 ) -> tuple[Tensor, Tensor]:
     """Mean of the last tokens of every sample, (N, D), and labels, (N,), both on the device."""
     model.to(device).eval()

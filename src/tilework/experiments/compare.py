@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from PIL import Image
 
-from tilework.augment import Augment, check_chain
+from tilework.augment import Augment, output_shape
+from tilework.core.batch import Shape, Stage
 from tilework.core.config import resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
@@ -159,15 +160,21 @@ class Compare:
             load_tokenizer(path)
         for kind, value, _ in plan:
             rows[kind].check(self, value)
-        check_chain(self.recipe(self.pixel_recipe).augment, "pixels", "pixels")
+        self._check_input(self.pixel_recipe, "pixels", "pixels")
         for recipe in (*self.token_recipes, *self.plain_recipes):
-            check_chain(self.recipe(recipe).augment, "ids", "map")
+            self._check_input(recipe, "ids", "map")
         batch, counts = self.recipe(self.pixel_recipe).fit.batch, np.bincount(ImageFolder.open(self.images).labels)
         for name, (kind, value, _) in zip(self.names, plan, strict=True):
             share = _share(self, value) if kind in ("uniform", "score") else 1.0
             if sum(max(1, round(share * n)) for n in counts.tolist() if n) < batch:
                 raise ConfigError(f"row '{name}' does not fill a batch of {batch}", "lower fit.batch")
         return plan
+
+    def _check_input(self, recipe: str, start: Stage, end: Stage) -> None:
+        """Refuse a recipe for another kind of data."""
+        run = self.recipe(recipe)
+        if output_shape(run.augment, Shape(start, 3, run.codes or run.size)).stage != end:
+            raise ConfigError(f"recipe '{recipe}' does not turn {start} into {end}", "choose another recipe")
 
     def _claim(self) -> None:
         state = {

@@ -23,8 +23,9 @@ from tilework.evaluation import Classification, classify
 from tilework.recipes import recipes
 from tilework.report import Page, code_pictures, confusion, curves, predictions, rows_of_pictures, trade
 from tilework.runs import Run, train
-from tilework.runs.build import bind, open_source
-from tilework.runs.trained import QUARANTINE, load_run
+from tilework.runs.build import open_source
+from tilework.runs.directory import QUARANTINE
+from tilework.runs.trained import Trained
 from tilework.store import Store
 from tilework.tokenizers import Tokenizer, load_tokenizer, save_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
@@ -139,9 +140,9 @@ class Demo:
         return source
 
     def _judge(self, name: str, val: Path, device: torch.device) -> Classification:
-        run, spec, model = load_run(self.out / name)
-        source = open_source(val, run.size, run.max_broken, spec.classes, quiet=True)
-        return classify(model, source, bind(run.evaluation, source, device), device)
+        trained = Trained.open(self.out / name)
+        opened = trained.on(val, device)
+        return classify(trained.classifier, opened.source, opened.steps, device)
 
     def _report(self, device: torch.device) -> tuple[dict[str, Any], str]:
         tokens = self._judge("token", self.out / "val.tok", device)
@@ -246,7 +247,7 @@ class Demo:
         ids = tokens.batch(shown[:10])
         rows = {
             "image": val.batch(shown[:10]).x.permute(0, 2, 3, 1).numpy(),
-            "codes": code_pictures(ids, store.codebook),
+            "codes": code_pictures(ids, store.codebook.vectors),
             "decoded": tokenizer.decode(torch.from_numpy(tokens.used[ids])).permute(0, 2, 3, 1).numpy(),
         }
         return shown, rows_of_pictures(rows)

@@ -20,7 +20,7 @@ from tilework.core.files import is_free, locked, make_directory, write_json
 from tilework.core.place import Place
 from tilework.experiments.statistics import paired_difference, pooled_deviation, resolvable
 from tilework.runs import Chain, Link, Run, train, train_chain
-from tilework.runs.trained import RESULTS
+from tilework.runs.directory import RESULTS
 
 TRIAL, STATE = "trial.json", "settings.json"
 PAUSE = 2.0  # seconds between looks at what other processes are doing

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from tilework.experiments.runner import (
 )
 from tilework.experiments.statistics import pooled_deviation, resolvable
 from tilework.recipes import chains, recipes
-from tilework.runs import Chain, Link, Run, check_links, equip, equip_chain, plan
+from tilework.runs import Artefacts, Chain, Link, Run, check_links, equip, plan
 from tilework.runs.build import check_there
 from tilework.train.log import counted, notice
 
@@ -61,8 +61,7 @@ class Table:
     val: Place
     out: Path
     settings: Sequence[str] = ()  # over every run; of chains, over the last link
-    tokenizer: Path | None = None
-    adapter: Path | None = None
+    artefacts: Artefacts = field(default_factory=Artefacts)
     deviation: float = 0.01  # between seeds, assumed before any is known
     device: str = "auto"
     quiet: bool = False
@@ -130,11 +129,11 @@ class Table:
         settings = [word for word in settings if not word.startswith("start=")]
         run: Run | Chain
         if recipe in list(chains):
-            links = equip_chain(chains[recipe](), self.tokenizer, self.adapter, strict=False).links
+            links = equip(chains[recipe](), self.artefacts, strict=False).links
             last = resolve(links[-1].run, None, self.settings)
             run = resolve(Chain((*links[:-1], replace(links[-1], run=last))), None, settings)
         elif recipe in list(recipes):
-            known = equip(recipes[recipe](), self.tokenizer, self.adapter, strict=False)
+            known = equip(recipes[recipe](), self.artefacts, strict=False)
             run = resolve(known, None, [*self.settings, *settings])
         else:
             raise ConfigError(f"unknown recipe '{recipe}'", nearest(recipe, [*recipes, *chains]))
@@ -149,7 +148,14 @@ class Table:
         return float(sum(plan(run, self.data, None, self.device, start)["estimated_minutes"] for run in runs))
 
     def _places(self) -> dict[str, Place | None]:
-        return {"data": self.data, "val": self.val, "tokenizer": self.tokenizer, "adapter": self.adapter}
+        known = self.artefacts
+        return {
+            "data": self.data,
+            "val": self.val,
+            "tokenizer": known.tokenizer,
+            "adapter": known.adapter,
+            **({"maps": known.maps} if known.maps else {}),
+        }
 
     def _promise(self) -> str:
         smallest = 100 * resolvable(self.deviation, 1, 1)

@@ -3,7 +3,7 @@
 from tilework.models.convnext import Convnext, ConvnextConfig
 from tilework.models.efficientnet_lite import EfficientnetLite0, EfficientnetLite0Config
 from tilework.models.mlp_mixer import MlpMixer, MlpMixerConfig
-from tilework.models.model import Model, ModelConfig, Output
+from tilework.models.model import Model, ModelConfig, Network, Output
 from tilework.models.pvt import Pvt, PvtConfig
 from tilework.models.pvt_v2 import PvtV2, PvtV2Config
 from tilework.models.resnet import Resnet, ResnetConfig
@@ -25,6 +25,7 @@ __all__ = [
     "MlpMixerConfig",
     "Model",
     "ModelConfig",
+    "Network",
     "Output",
     "Pvt",
     "PvtConfig",

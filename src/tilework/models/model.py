@@ -31,10 +31,15 @@ class Output:
     share: Tensor | None = None  # (B, S) part of each source in the representation that the head reads
 
 
-class Model(nn.Module):
+class Network(nn.Module):
+    """Whatever a run trains: a classifier, a tokenizer, a TokenAdapt."""
+
+    takes: Stage  # what its input is
+
+
+class Model(Network):
     """Stem, backbone and heads."""
 
-    takes: Stage
     grid: tuple[int, int]
     tracks: bool = True  # whether it can follow the sources of a mixture
     stem_names: tuple[str, ...] = ()  # how the names of the stem's parameters start
@@ -83,7 +88,7 @@ class ModelConfig:
 
     choices: ClassVar[Registry[type[ModelConfig]]] = Registry("model")
 
-    def build(self, channels: int, grid: tuple[int, int], classes: int) -> nn.Module:
+    def build(self, channels: int, grid: tuple[int, int], classes: int) -> Network:
         """The network for an input of `channels` on `grid`."""
         raise NotImplementedError
 

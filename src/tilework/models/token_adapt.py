@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from tilework.core.batch import Stage
 from tilework.layers.token_adapt import TokenAdaptNetwork
-from tilework.models.model import ModelConfig
+from tilework.models.model import ModelConfig, Network
 
 
-class TokenAdaptModel(TokenAdaptNetwork):
+class TokenAdaptModel(TokenAdaptNetwork, Network):
     """The network; it learns from images, which its objective turns into codes."""
 
     takes: Stage = "pixels"

@@ -93,7 +93,7 @@ def create_model(
     if input == "pixels" and code_dim is not None:
         raise ConfigError("code_dim belongs to a token model", "pass input='tokens'")
     if input == "tokens" and code_dim is None:
-        raise ConfigError("a token model needs code_dim", "pass code_dim=store.codebook.shape[1]")
+        raise ConfigError("a token model needs code_dim", "pass code_dim=store.codebook.code_dim")
     stem = stems[stem] if isinstance(stem, str) else stem
     config = preset(name, **changes, **({} if stem is None else {"stem": stem}))
     if input == "tokens" and stem is None:

@@ -7,7 +7,7 @@ B batch | C code dim | H, W pixels | h, w code grid | K codes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,10 +18,13 @@ from torch.nn import functional as F
 from tilework.augment.adapter import save_adapter
 from tilework.augment.affine import Geometry, warp
 from tilework.augment.mixing import CutMixOrMixup
+from tilework.core.artefact import artefact
 from tilework.core.batch import Batch, Mix
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.layers.token_adapt import TokenAdaptNetwork
+from tilework.models import ModelConfig, TokenAdaptModelConfig
 from tilework.objectives.objective import Objective, ObjectiveConfig
 from tilework.tokenizers import Tokenizer, load_tokenizer
 from tilework.tokenizers.decode_encode import mixed
@@ -34,12 +37,19 @@ class AdaptConfig(ObjectiveConfig):
     """Settings of TokenAdapt's training."""
 
     labels: ClassVar[bool] = False
-    tokenizer: str = ""  # directory
+    tokenizer: str = artefact("tokenizer")  # directory
     geometry: Geometry = field(default_factory=lambda: Geometry(crop=0.5))
     mixing: CutMixOrMixup = field(default_factory=CutMixOrMixup)
     mix: float = 0.3  # probability of mixing at all
 
-    def build(self, model: nn.Module, codebook: Tensor | None = None) -> Adapt:
+    def suit(self, model: ModelConfig, size: tuple[int, int]) -> tuple[ModelConfig, tuple[int, int]]:
+        """The tokenizer's code dimension and size of images."""
+        if not self.tokenizer or not isinstance(model, TokenAdaptModelConfig):
+            return model, size
+        tokenizer, card = load_tokenizer(Path(self.tokenizer))
+        return replace(model, code_dim=tokenizer.codebook.shape[1]), card.size
+
+    def build(self, model: nn.Module, codebook: Codebook | None = None) -> Adapt:
         """The objective around a network, with its tokenizer."""
         if not isinstance(model, TokenAdaptNetwork):
             raise ConfigError(f"a {type(model).__name__} is no TokenAdapt", "set model to 'token_adapt'")
@@ -55,7 +65,7 @@ class Adapt(Objective):
 
     def __init__(self, model: TokenAdaptNetwork, config: AdaptConfig, tokenizer: Tokenizer, card: Card) -> None:
         super().__init__()
-        tokenizer.check_places()
+        tokenizer.check_grid()
         if tokenizer.codebook.shape[1] != len(model.mean):
             raise ConfigError(
                 f"the tokenizer's codes have {tokenizer.codebook.shape[1]} dimensions, the model {len(model.mean)}",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from tilework.core.batch import Batch
+from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
 from tilework.core.rng import Draws
 from tilework.models import Output
@@ -28,7 +29,7 @@ class ClassifyConfig(ObjectiveConfig):
         if len(classes) < 2:
             raise InputError(f"the data have one class only ('{classes[0]}')", "add a folder for a second class")
 
-    def build(self, model: nn.Module, codebook: Tensor | None = None) -> Classify:
+    def build(self, model: nn.Module, codebook: Codebook | None = None) -> Classify:
         """The objective around a classifier."""
         return Classify(model, self.smoothing)
 

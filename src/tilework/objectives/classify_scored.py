@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tilework.core.batch import Batch
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.models import Output
@@ -28,7 +29,7 @@ class ClassifyScoredConfig(ClassifyConfig):
 
     samples: int = 0  # of the training data
 
-    def build(self, model: nn.Module, codebook: Tensor | None = None) -> ClassifyScored:
+    def build(self, model: nn.Module, codebook: Codebook | None = None) -> ClassifyScored:
         """The objective around a classifier."""
         return ClassifyScored(model, self.smoothing, self.samples)
 

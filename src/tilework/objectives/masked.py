@@ -17,14 +17,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tilework.augment import Augment, Embed
-from tilework.augment.adapter import check_codes, nearest_codes
+from tilework.core.artefact import artefact
 from tilework.core.batch import Batch
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws, uniform
 from tilework.layers.token_decoder import TokenDecoder
 from tilework.models import Model
 from tilework.objectives.objective import Objective, ObjectiveConfig
-from tilework.tokenizers import Tokenizer, load_tokenizer
+from tilework.tokenizers import Tokenizer
+from tilework.tokenizers.tokenizer import decoder_of
 
 
 @ObjectiveConfig.choices.add("masked")
@@ -45,7 +47,7 @@ class MaskedConfig(ObjectiveConfig):
     heads: int = 16
     smoothing: float = 0.1
     judged: float = 0.55  # ratio in evaluation
-    tokenizer: str = ""  # directory, for pictures
+    tokenizer: str = artefact("tokenizer")  # directory, for pictures
 
     def __post_init__(self) -> None:
         low, high = self.ratio
@@ -63,18 +65,17 @@ class MaskedConfig(ObjectiveConfig):
         """Unless it stays the codebook."""
         return self.table != "frozen"
 
-    def inlet(self) -> tuple[Augment, ...]:
+    def preprocess(self) -> tuple[Augment, ...]:
         """Codes to vectors, which the objective does itself."""
         return (Embed(self.standardise),)
 
-    def build(self, model: nn.Module, codebook: Tensor | None = None) -> Masked:
+    def build(self, model: nn.Module, codebook: Codebook | None = None) -> Masked:
         """The objective around an encoder."""
         if not isinstance(model, Model):
             raise ConfigError(f"a {type(model).__name__} cannot leave patches out", "set model to 'vit'")
-        vectors = Embed(self.standardise).bind(codebook).codebook
-        assert vectors is not None
-        assert codebook is not None
-        return Masked(model, self, vectors, codebook)
+        if codebook is None or not codebook.code_dim:
+            raise ConfigError("masked token modelling needs code vectors", "train on a token store that has them")
+        return Masked(model, self, codebook)
 
 
 class Masked(Objective):
@@ -82,9 +83,10 @@ class Masked(Objective):
 
     model: Model
 
-    def __init__(self, model: Model, config: MaskedConfig, vectors: Tensor, codebook: Tensor) -> None:
+    def __init__(self, model: Model, config: MaskedConfig, codebook: Codebook) -> None:
         super().__init__()
         self.model, self.config = model, config
+        vectors = torch.from_numpy(codebook.table(config.standardise))
         start = torch.randn_like(vectors) * vectors.std() if config.table == "random" else vectors.clone()
         self.table = nn.Parameter(start, requires_grad=config.learns_table)  # (K, C)
         self.bias = nn.Parameter(torch.zeros(len(vectors)))
@@ -177,12 +179,6 @@ class Masked(Objective):
             "original": original,
         }
 
-    def adopt_table(self, table: Tensor) -> None:
-        """Go on with the vectors of the run it starts from, unless they are to be random."""
-        if self.config.table != "random":
-            with torch.no_grad():
-                self.table.copy_(table)
-
     def learnt_table(self) -> Tensor | None:
         """The vectors of the codes, unless they are the codebook still."""
         return self.table.detach() if self.config.learns_table else None
@@ -221,12 +217,11 @@ def _visible_patch(model: Model, code_dim: int) -> tuple[int, int]:
     raise ConfigError("the model cannot be asked about single patches of codes", "set model.stem to 'token_patch'")
 
 
-def _with_decoder(path: Path, codebook: Tensor, grid: tuple[int, int]) -> tuple[Tokenizer, Tensor]:
+def _with_decoder(path: Path, codebook: Codebook, grid: tuple[int, int]) -> tuple[Tokenizer, Tensor]:
     """A tokenizer that can decode a grid, and its number of each code of the data, (K,)."""
-    tokenizer, _ = load_tokenizer(path)
-    check_codes(codebook, tokenizer.codebook, path)
+    tokenizer, numbers = decoder_of(path, codebook)
     try:
         tokenizer.decode(torch.zeros(1, *grid, dtype=torch.long))
     except RuntimeError as error:
         raise ConfigError(f"{path} cannot decode {grid[0]}x{grid[1]} codes", "leave objective.tokenizer out") from error
-    return tokenizer.requires_grad_(False), nearest_codes(codebook, tokenizer.codebook)
+    return tokenizer, numbers

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from tilework.augment.two_views import COLUMN, OtherView
 from tilework.core.batch import Batch
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.models.model import stem_of
@@ -40,7 +41,7 @@ class MocoConfig(ObjectiveConfig):
         if not 0 <= self.momentum < 1 or self.temperature <= 0:
             raise ValueError(f"momentum {self.momentum} must lie in [0, 1), temperature {self.temperature} above 0")
 
-    def build(self, model: nn.Module, codebook: Tensor | None = None) -> Moco:
+    def build(self, model: nn.Module, codebook: Codebook | None = None) -> Moco:
         """The objective around an encoder."""
         return Moco(model, self)
 

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from tilework.augment import Augment
 from tilework.core.batch import Batch, Target
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry
 from tilework.core.rng import Draws
-from tilework.models import Output
+from tilework.models import ModelConfig, Output
 
 
 class Objective(nn.Module):
@@ -49,9 +50,6 @@ class Objective(nn.Module):
     def keep(self, model: nn.Module, out: Path) -> None:
         """Write what a finished run leaves for others beside its checkpoints; nothing by default."""
 
-    def adopt_table(self, table: Tensor) -> None:
-        """Take over vectors that the run it starts from learnt for the codes, (K, C); nothing by default."""
-
     def learnt_table(self) -> Tensor | None:
         """Vectors that it learnt to stand for the codes, (K, C), for runs that start from this one; none by default."""
         return None
@@ -74,12 +72,16 @@ class ObjectiveConfig:
     def check(self, classes: tuple[str, ...], steps: int) -> None:
         """Refuse data or a number of steps that this objective cannot learn from."""
 
-    def inlet(self) -> tuple[Augment, ...]:
-        """Steps that lie between what the objective takes and what its model takes; none by default."""
+    def preprocess(self) -> tuple[Augment, ...]:
+        """Steps between what the objective takes and what its model takes; none by default."""
         return ()
 
-    def build(self, model: nn.Module, codebook: Tensor | None = None) -> Objective:
-        """The objective around a model. codebook: (K, C) of token stores."""
+    def suit(self, model: ModelConfig, size: tuple[int, int]) -> tuple[ModelConfig, tuple[int, int]]:
+        """The network and the size of images that its artefacts ask for; both as they are by default."""
+        return model, size
+
+    def build(self, model: nn.Module, codebook: Codebook | None = None) -> Objective:
+        """The objective around a model. codebook: of token stores; None for pixels."""
         raise NotImplementedError
 
 
@@ -118,10 +120,6 @@ class Combined(Objective):
     def keep(self, model: nn.Module, out: Path) -> None:
         """The main objective's."""
         self.main.keep(model, out)
-
-    def adopt_table(self, table: Tensor) -> None:
-        """The main objective's."""
-        self.main.adopt_table(table)
 
     def learnt_table(self) -> Tensor | None:
         """The main objective's."""

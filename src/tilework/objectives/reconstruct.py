@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from tilework.core.batch import Batch
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.objectives.adversarial import Adversarial, AdversarialConfig
@@ -59,7 +60,7 @@ class ReconstructConfig(ObjectiveConfig):
                 "a perceptual loss needs both, its weight and the file of its network",
             )
 
-    def build(self, model: nn.Module, codebook: Tensor | None = None) -> Reconstruct:
+    def build(self, model: nn.Module, codebook: Codebook | None = None) -> Reconstruct:
         """The objective around a tokenizer."""
         if not isinstance(model, Tokenizer):
             raise TypeError(f"{type(model).__name__} is not a tokenizer")

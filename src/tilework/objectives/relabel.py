@@ -11,6 +11,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from tilework.core.batch import Batch, Target
+from tilework.core.codebook import Codebook
 from tilework.core.rng import Draws
 from tilework.models import Output
 from tilework.objectives.classify import Classify, ClassifyConfig
@@ -25,7 +26,7 @@ class RelabelConfig(ClassifyConfig):
 
     columns: ClassVar[tuple[str, ...]] = (COLUMN,)
 
-    def build(self, model: nn.Module, codebook: Tensor | None = None) -> Relabel:
+    def build(self, model: nn.Module, codebook: Codebook | None = None) -> Relabel:
         """The objective around a classifier."""
         return Relabel(model, self.smoothing)
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from tilework.core.batch import Batch, Target
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.models import Model, Output
 from tilework.objectives.classify import Classify, ClassifyConfig
@@ -26,7 +27,7 @@ from tilework.objectives.token_label import TokenLabel, TokenLabelConfig
 class TlAlignConfig(ClassifyConfig):
     """Settings of classification by aligned labels."""
 
-    def build(self, model: nn.Module, codebook: Tensor | None = None) -> TlAlign:
+    def build(self, model: nn.Module, codebook: Codebook | None = None) -> TlAlign:
         """The objective around a classifier that follows the sources of a mixture."""
         return TlAlign(_tracking(model), self.smoothing)
 
@@ -36,7 +37,7 @@ class TlAlignConfig(ClassifyConfig):
 class TlAlignTokenLabelConfig(TokenLabelConfig):
     """Settings of token labelling whose class label is aligned."""
 
-    def build(self, model: nn.Module, codebook: Tensor | None = None) -> TlAlignTokenLabel:
+    def build(self, model: nn.Module, codebook: Codebook | None = None) -> TlAlignTokenLabel:
         """The objective around such a classifier with a dense head."""
         super().build(_tracking(model), codebook)  # refuses a model without that head
         return TlAlignTokenLabel(model, self)

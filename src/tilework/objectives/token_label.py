@@ -11,6 +11,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from tilework.core.batch import Batch
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.data.score_map import ScoreMap
@@ -38,7 +39,7 @@ class TokenLabelConfig(ClassifyConfig):
     class_weight: float = 1.0
     dense_weight: float = 0.5
 
-    def build(self, model: nn.Module, codebook: Tensor | None = None) -> TokenLabel:
+    def build(self, model: nn.Module, codebook: Codebook | None = None) -> TokenLabel:
         """The objective around a classifier with a dense head."""
         if not isinstance(model, Model) or getattr(model, "aux_head", None) is None:
             raise ConfigError(f"a {type(model).__name__} has no head for every token", "set model.dense=true")

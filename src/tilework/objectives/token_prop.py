@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tilework.core.batch import Batch
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.layers.pixel_decoder import PixelDecoder, resized
@@ -41,8 +42,8 @@ class TokenPropConfig(ObjectiveConfig):
     residual: bool = False  # convolutions of the decoder as residual blocks
     perceptual_weights: str = ""  # file of a VGG-16, as safetensors, for the last two kinds
 
-    def build(self, model: nn.Module, codebook: Tensor | None = None) -> TokenProp:
-        """The decoder beside a model. codebook: (K, C) of token stores."""
+    def build(self, model: nn.Module, codebook: Codebook | None = None) -> TokenProp:
+        """The decoder beside a model. codebook: of token stores; None for pixels."""
         if self.kind not in ("l1", "l2", "perceptual", "contextual"):
             raise ConfigError(f"TokenProp has no loss '{self.kind}'", "give l1, l2, perceptual or contextual")
         seen = self.kind in ("perceptual", "contextual")
@@ -50,7 +51,7 @@ class TokenPropConfig(ObjectiveConfig):
             raise ConfigError(f"a {self.kind} loss compares images, not codes", "set kind to 'l2' or 'l1'")
         if seen and not self.perceptual_weights:
             raise ConfigError(f"a {self.kind} loss needs a network", "give its file as perceptual_weights")
-        return TokenProp(model, self, 3 if codebook is None else codebook.shape[1])
+        return TokenProp(model, self, 3 if codebook is None else codebook.code_dim)
 
 
 class TokenProp(Objective):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tilework.core.batch import Batch, Mix, Target
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.layers.attention import Attention
 from tilework.models import Output, Vit
@@ -25,7 +26,7 @@ from tilework.objectives.objective import ObjectiveConfig
 class TransMixConfig(ClassifyConfig):
     """Settings of TransMix."""
 
-    def build(self, model: nn.Module, codebook: Tensor | None = None) -> TransMix:
+    def build(self, model: nn.Module, codebook: Codebook | None = None) -> TransMix:
         """The objective around a classifier that reads its class token."""
         if not reads_class_token(model):
             raise ConfigError("TransMix needs a ViT whose head reads the class token", "set model.pool=class")

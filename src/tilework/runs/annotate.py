@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from tilework.augment import Augment, CentreCrop, Normalise
+from tilework.augment import Augment, CentreCrop, Normalise, build_all
 from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.core.place import Place
 from tilework.data.images import ImageFolder
 from tilework.data.label_maps import COLUMN, MapsCard, write_maps
 from tilework.evaluation.annotate import Annotator, annotate, match_classes
-from tilework.models import EfficientnetLite0Config, Model, create_model
+from tilework.models import EfficientnetLite0Config, create_model
 from tilework.models.efficientnet_lite import published_weights
 from tilework.models.weights import adopt, read_weights
-from tilework.runs.trained import load_run, run_place
+from tilework.runs.trained import Trained
 from tilework.store import Store
 from tilework.train.log import Bar
 
@@ -43,8 +43,9 @@ def open_annotator(
         model = create_model(name, grid=(size, size), classes=IMAGENET)
         adopt(model, read_weights(weights))
         return Annotator(model, (Normalise(),), match_classes(names, None, told), size, top)
-    run, spec, model = load_run(run_place(Path(name)))
-    if not isinstance(model, Model) or spec.stage != "pixels" or not run.objective.labels:
+    trained = Trained.open(name)
+    run, spec, model = trained.run, trained.spec, trained.classifier
+    if spec.stage != "pixels":
         raise InputError(f"{name} is no classifier of pixels", "give a run on images, efficientnet_lite0 or timm:NAME")
     if any(isinstance(step, CentreCrop) and step.size != run.size for step in run.evaluation):
         steps = tuple(step for step in run.evaluation if not isinstance(step, CentreCrop))  # it sees the whole
@@ -53,7 +54,7 @@ def open_annotator(
         steps, side = run.evaluation, run.size[0]
     if spec.grid[0] != spec.grid[1]:
         raise InputError(f"{name} takes images of {spec.grid[0]}x{spec.grid[1]}", "give one that takes squares")
-    return Annotator(model, steps, match_classes(names, spec.classes, told), side, top)
+    return Annotator(model, build_all(steps), match_classes(names, spec.classes, told), side, top)
 
 
 def annotate_images(

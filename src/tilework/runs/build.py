@@ -1,50 +1,34 @@
-"""Configuration to objects: sources, model and objective."""
+"""Settings to objects: data, model and objective, each checked against the others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from tilework.augment import Augment, apply_all, check_chain, check_places
-from tilework.core.batch import Stage
+from tilework.augment import output_shape
+from tilework.core.artefact import declared, given
+from tilework.core.batch import Shape
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, InputError
-from tilework.core.place import Place, Url
-from tilework.core.rng import Draws
-from tilework.data import ImageFolder, ImageSource, Source, TokenSource
+from tilework.core.place import Place, Url, is_store
+from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
+from tilework.data.columns import ColumnValues, column_kinds
 from tilework.data.part import part_of
+from tilework.data.source import shape_of
+from tilework.models import Network
 from tilework.objectives import Combined, Objective, ObjectiveConfig
-from tilework.runs.codes import digest
+from tilework.runs.directory import DataSpec
 from tilework.runs.run import Run
 from tilework.store import Store
 from tilework.train.log import Bar
-
-
-@dataclass(frozen=True)
-class DataSpec:
-    """What a trained model expects of its data."""
-
-    stage: str
-    channels: int
-    grid: tuple[int, int]  # after the evaluation pipeline
-    classes: tuple[str, ...]
-    codebook: str  # SHA-256 of the code vectors; empty for pixels
-    stored: tuple[int, int] | None = None  # grid before the evaluation pipeline
 
 
 def check_there(path: Place) -> None:
     """Refuse a path where there is nothing; what is behind a URL is seen when it is opened."""
     if isinstance(path, Path) and not path.exists():
         raise InputError(f"no such data: {path}", "give a token store or a folder of images")
-
-
-def is_store(path: Place) -> bool:
-    """Whether a path or URL is meant as a token store rather than as a folder of images."""
-    return isinstance(path, Url) or (path / "manifest.json").exists() or path.suffix == ".tok"
 
 
 def open_source(
@@ -54,7 +38,7 @@ def open_source(
     classes: tuple[str, ...] | None = None,
     quiet: bool = False,
     samples: int = 0,
-) -> Source:
+) -> TokenSource | ImageSource:
     """A token store or a folder of images, whichever is there. samples: of the images, drawn at random; 0: all."""
     check_there(path)
     if isinstance(path, Url) or is_store(path):
@@ -75,38 +59,49 @@ def open_source(
             one.close()
 
 
-def bind(
-    augments: Sequence[Augment], source: Source, device: torch.device, table: Tensor | None = None
-) -> tuple[Augment, ...]:
-    """Augmentations with the codebook of their data, or learnt vectors in its place, on the device."""
-    codebook, table = (None if t is None else t.to(device) for t in (source.codebook, table))
-    return tuple(augment.bind(codebook, table) for augment in augments)
+def find_columns(run: Run, data: Place) -> dict[str, ColumnValues]:
+    """The columns that the objectives of a run need; refuses data that lack one, before anything is read."""
+    needed = {name: column_kinds[name] for objective in run.objectives for name in objective.columns}
+    taken = {kind.artefact for kind in needed.values()}
+    for name in column_kinds:
+        kind = column_kinds[name].artefact
+        if kind not in taken and kind in declared(run) and given(run, kind):
+            raise ConfigError(f"no objective of this recipe takes --{kind}", f"leave --{kind} out")
+    if isinstance(data, Path) and not data.exists():
+        return {}  # refused when it is opened
+    return {name: kind.find(data, given(run, kind.artefact)) for name, kind in needed.items()}
 
 
-def data_spec(run: Run, source: Source, steps: Sequence[Augment] | None = None) -> DataSpec:
-    """What the model gets after the evaluation pipeline, or after other steps, found by running it on one sample."""
-    part = source.batch(np.arange(1))
-    chosen = (*(run.evaluation if steps is None else steps), *run.objective.inlet())
-    x = apply_all(bind(chosen, source, part.x.device), part, Draws(0, 0, part.index)).x
-    if x.ndim != 4:
-        raise ConfigError(f"the evaluation pipeline ends in {x.ndim - 1}-d samples", "add 'embed' to run.evaluation")
-    grid = (x.shape[2], x.shape[3])
-    return DataSpec(source.stage, x.shape[1], grid, source.classes, digest(source.codebook), source.grid)
+def training_source(run: Run, source: TokenSource | ImageSource, columns: dict[str, ColumnValues], name: str) -> Source:
+    """The samples that a run is trained on, with their columns."""
+    whole: Source = source
+    for values in columns.values():
+        whole = values.attach(whole, name)
+    return Part(whole, run.samples) if run.samples and isinstance(source, TokenSource) else whole
 
 
-def build_model(run: Run, spec: DataSpec) -> nn.Module:
+def data_spec(run: Run, source: Source) -> DataSpec:
+    """What the model gets of a data set after the evaluation pipeline."""
+    shape = output_shape(run.model_input, shape_of(source))
+    if shape.stage in ("ids", "stacks"):
+        raise ConfigError("the evaluation pipeline ends in codes", "add 'embed' to run.evaluation")
+    digest = "" if source.codebook is None else source.codebook.digest
+    return DataSpec(source.stage, shape.channels, shape.grid, source.classes, digest, source.grid)
+
+
+def build_model(run: Run, spec: DataSpec) -> Network:
     """The network of a run, freshly initialised from its seed."""
     torch.manual_seed(run.fit.seed)
     return run.model.build(spec.channels, spec.grid, len(spec.classes) if run.objective.labels else 0)
 
 
-def build_objective(run: Run, model: nn.Module, codebook: Tensor | None = None) -> Objective:
-    """The objective with its auxiliary ones. codebook: (K, C) of token stores."""
+def build_objective(run: Run, model: nn.Module, codebook: Codebook | None = None) -> Objective:
+    """The objective with its auxiliary ones. codebook: of token stores; None for pixels."""
     main = run.objective.build(model, codebook)
     if not run.extra:
         return main
     names = [ObjectiveConfig.choices.name_of(type(extra.objective)) for extra in run.extra]
-    if any(one.inlet() for one in (run.objective, *(extra.objective for extra in run.extra))):
+    if any(one.preprocess() for one in run.objectives):
         raise ConfigError("an objective that takes codes stands alone", "leave run.extra empty")
     built = [(extra.weight, extra.objective.build(model, codebook)) for extra in run.extra]
     parts = dict(zip(names, built, strict=True))
@@ -114,41 +109,51 @@ def build_objective(run: Run, model: nn.Module, codebook: Tensor | None = None) 
 
 
 def check_data(
-    run: Run, source: Source, judge: Source | None, data: Place, val: Place | None
-) -> tuple[DataSpec, nn.Module]:
+    run: Run, source: Source, validation: Source | None, data: Place, val: Place | None
+) -> tuple[DataSpec, Network]:
     """Refuse data that do not fit a run or each other; returns what the data are like and a fresh network."""
     run.objective.check(source.classes, run.fit.total_steps(len(source)))
-    for chain in (run.augment, run.evaluation):
-        check_chain(chain, source.stage)
-    if source.stage == "ids" and source.grid[0] == 1:
-        check_places((*run.augment, *run.evaluation), source.grid[1])
+    _check_kind(run, shape_of(source), data)
+    trained = output_shape((*run.augment, *run.objective.preprocess()), shape_of(source))
     if source.stage != "pixels" and run.codes not in (None, source.grid):
         made, found = (f"{grid[0]}x{grid[1]}" for grid in (run.codes, source.grid))
         raise ConfigError(
             f"the recipe is made for {made} codes, {data} has {found}",
             "use a recipe or tokenizer that fits, or set codes=null and change the crops",
         )
-    if judge is not None and (judge.stage, judge.grid) != (source.stage, source.grid):
+    if validation is not None and (validation.stage, validation.grid) != (source.stage, source.grid):
         raise InputError(f"{val} is not of the same kind as {data}", "use two stores, or two folders, alike")
     spec = data_spec(run, source)
     model = build_model(run, spec)
-    for chain in (run.augment, run.evaluation):
-        check_chain((*chain, *run.objective.inlet()), source.stage, _takes(model))
-    if judge is not None and data_spec(run, judge).codebook != spec.codebook:
+    _check_end(trained, model)
+    _check_end(output_shape(run.model_input, shape_of(source)), model)
+    if validation is not None and data_spec(run, validation).codebook != spec.codebook:
         raise InputError(f"{val} has another codebook than {data}", f"tokenize it like that one: --like {data}")
-    trained = data_spec(run, source, run.augment)
     if (trained.channels, trained.grid) != (spec.channels, spec.grid):
         found, wanted = (f"{s.channels} channels on {s.grid[0]}x{s.grid[1]}" for s in (trained, spec))
         raise ConfigError(f"training ends in {found}, evaluation in {wanted}", "change the crops of both")
     if run.fit.ema and run.objective.learns_table:
-        raise ConfigError("the vectors of codes are not averaged with the weights", "set fit.ema=0")
+        raise ConfigError("learnt code vectors are not averaged with the weights", "set fit.ema=0")
     if len(source) < run.fit.batch:
         raise ConfigError(f"{len(source)} samples do not fill a batch of {run.fit.batch}", "lower fit.batch")
     return spec, model
 
 
-def _takes(model: nn.Module) -> Stage:
-    takes: Stage | None = getattr(model, "takes", None)
-    if takes is None:
-        raise ConfigError(f"{type(model).__name__} does not say what it takes", "choose another model")
-    return takes
+def _check_kind(run: Run, shape: Shape, data: Place) -> None:
+    """Refuse images where a recipe is made for tokens, and the reverse, in the words of the command line."""
+    stages = next((step.stages for step in (*run.augment, *run.evaluation)), (shape.stage,))
+    if shape.stage == "pixels" and "pixels" not in stages and "ids" in stages:
+        raise ConfigError(
+            f"the recipe trains on a token store, but {data} is an image folder",
+            f"run 'tilework tokenize {data}' first, or use a recipe for pixels",
+        )
+    if shape.stage != "pixels" and stages == ("pixels",):
+        raise ConfigError(
+            f"the recipe trains on images, but {data} is a token store", "give a folder, or use a recipe for tokens"
+        )
+
+
+def _check_end(shape: Shape, model: Network) -> None:
+    if shape.stage != model.takes:
+        what = f"the augmentations end in {shape.stage} but the model takes {model.takes}"
+        raise ConfigError(what, "add 'embed' or change stem")

@@ -6,31 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from tilework.core.config import encode, read_yaml, to_yaml
+from tilework.augment import build_all
 from tilework.core.distributed import world
-from tilework.core.errors import ConfigError, InputError, OutputError
-from tilework.core.files import is_free, make_directory, write, write_json
-from tilework.core.place import Place, Url
+from tilework.core.errors import ConfigError
+from tilework.core.files import write_json
+from tilework.core.place import Place, Url, is_store
 from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
 from tilework.models import Model
-from tilework.runs.build import check_data, check_there, is_store
-from tilework.runs.codes import Codes
-from tilework.runs.job import check_maps, train_in
+from tilework.runs.build import check_data, check_there, find_columns
+from tilework.runs.directory import RESULTS, claim_chain
+from tilework.runs.job import train_in
 from tilework.runs.run import Chain
 from tilework.runs.start import Start
-from tilework.runs.trained import RESULTS
 from tilework.store import Store
 from tilework.train import Result
-from tilework.train.checkpoint import latest_checkpoint
-
-CHAIN = "chain.yaml"
-
-
-def places(chain: Chain, out: Path) -> list[Path]:
-    """The directory of each run: OUT/1-NAME, OUT/2-NAME, ..."""
-    return [out / f"{number}-{link.name}" for number, link in enumerate(chain.links, 1)]
 
 
 def train_chain(
@@ -47,31 +37,15 @@ def train_chain(
     check_links(chain, data, val, start)
     with world(device) as place:
         if place.leads:
-            _claim(chain, out)
-        for number, (link, where) in enumerate(zip(chain.links, places(chain, out), strict=True)):
+            claim_chain(out, chain)
+        for number, link in enumerate(chain.links):
+            where = out / f"{number + 1}-{link.name}"
             name = f"{title} {number + 1}/{len(chain.links)} {link.name}"
             result = train_in(place, link.run, data[number], val[number], start, where, name, quiet)
             start = where
         if place.leads:
             write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
     return result
-
-
-def _claim(chain: Chain, out: Path) -> None:
-    """Refuse a directory that holds something else, or a chain with a link torn out."""
-    if is_free(out):
-        make_directory(out)
-        write(out / CHAIN, to_yaml(chain).encode())
-    elif not (out / CHAIN).is_file():
-        raise OutputError(f"{out} holds other files", "choose another --out")
-    elif read_yaml(out / CHAIN) != encode(chain):
-        raise OutputError(f"{out} holds another chain", "choose another --out, or repeat its settings to go on with it")
-    before: Path | None = None
-    for where in places(chain, out):
-        begun = latest_checkpoint(where / "checkpoints") is not None
-        if begun and before is not None and not (before / RESULTS).is_file():
-            raise InputError(f"{where} goes on from {before}, which is missing or unfinished", f"restore {before}")
-        before = where
 
 
 def check_links(chain: Chain, data: Sequence[Place], val: Sequence[Place | None], start: Path | None) -> None:
@@ -83,19 +57,22 @@ def check_links(chain: Chain, data: Sequence[Place], val: Sequence[Place | None]
         )
     before = Start.read(start) if start is not None else None
     for link, path, judge in zip(chain.links, data, val, strict=True):
-        check_maps(link.run, path)
-        source = _glance(path, link.run.size)
-        source = Part(source, link.run.samples) if link.run.samples else source
-        judged = None if judge is None else _glance(judge, link.run.size, source.classes)
-        _, model = check_data(link.run, source, judged, path, judge)
+        run = link.run
+        find_columns(run, path)
+        source = _glance(path, run.size)
+        source = Part(source, run.samples) if run.samples else source
+        judged = None if judge is None else _glance(judge, run.size, source.classes)
+        _, model = check_data(run, source, judged, path, judge)
         if not isinstance(model, Model):
             raise ConfigError(f"link '{link.name}' trains a {type(model).__name__}", "chain classifiers only")
+        codebook = source.codebook
         if before is not None:
             before.fill(model, source.classes)
-            before.table_for(source)
-        book = source.codebook if link.run.objective.learns_table else None
-        codes = None if book is None else Codes(book, torch.arange(len(book)), book)
-        before = Start(Path(link.name), model.state_dict(), source.classes, model.grid, codes)
+            codebook = before.codebook_for(codebook)
+        build_all(run.augment, codebook)  # refuses artefacts that do not fit
+        if codebook is not None and run.objective.learns_table:
+            codebook = codebook.with_learnt(codebook.vectors)
+        before = Start(Path(link.name), model.state_dict(), source.classes, model.grid, codebook)
 
 
 def _glance(path: Place, size: tuple[int, int], classes: tuple[str, ...] | None = None) -> Source:

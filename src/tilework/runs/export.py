@@ -19,20 +19,18 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from tilework.augment import Augment, apply_all, check_chain
-from tilework.core.batch import Batch, Stage, Target
+from tilework.augment import Augment, Step, apply_all, build_all, output_shape
+from tilework.core.batch import Batch, Shape, Stage, Target
+from tilework.core.codebook import FILE as CODEBOOK
+from tilework.core.codebook import Codebook
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, MachineError, OutputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
-from tilework.core.place import Place
 from tilework.core.place import place as place_of
 from tilework.core.rng import Draws
 from tilework.models import Model, ModelConfig
-from tilework.runs.build import DataSpec, data_spec, open_source
-from tilework.runs.codes import CODEBOOK, Codes
-from tilework.runs.run import Run
-from tilework.runs.trained import DESCRIPTION, load_run, run_place
-from tilework.tokenizers.tokenizer import SETTINGS as TOKENIZER
+from tilework.runs.start import DESCRIPTION
+from tilework.runs.trained import Trained
 from tilework.version import __version__
 
 WEIGHTS, GRAPH = "model.safetensors", "model.onnx"
@@ -40,6 +38,7 @@ FORMAT, VERSION = "tilework model", 1
 SAMPLES = 8  # that outputs are compared on
 TOLERANCE = 1e-4  # of ONNX logits; those from safetensors must be equal
 LARGEST = 1 << 26  # bytes of model.json
+CPU = torch.device("cpu")
 LARGEST_SETTING = 1 << 16  # widths and depths beyond this are not a model's
 
 
@@ -81,9 +80,8 @@ class Exported:
     stage: Stage
     grid: tuple[int, int]
     size: tuple[int, int]
-    evaluation: tuple[Augment, ...]  # with the codebook
-    codebook: Tensor | None = None  # (K, C)
-    used: Tensor | None = None  # (K,) the tokenizer's number of each code
+    steps: tuple[Step[Any], ...]  # from raw input to what the model takes
+    codebook: Codebook | None = None
 
     @torch.inference_mode()
     def logits(self, x: Tensor) -> Tensor:
@@ -91,20 +89,20 @@ class Exported:
 
         Returns (B, K).
         """
-        return _Whole(self.model, self.evaluation)(x)
+        return _Whole(self.model, self.steps)(x)
 
 
 class _Whole(nn.Module):
     """The evaluation pipeline and the network in one, from raw input to logits."""
 
-    def __init__(self, model: nn.Module, evaluation: Sequence[Augment]) -> None:
+    def __init__(self, model: nn.Module, steps: Sequence[Step[Any]]) -> None:
         super().__init__()
         self.model = model
-        self.evaluation = tuple(evaluation)
+        self.steps = tuple(steps)
 
     def forward(self, x: Tensor) -> Tensor:
         index = torch.arange(x.shape[0], device=x.device)
-        batch = apply_all(self.evaluation, Batch(x, Target.hard(index), index), Draws(0, 0, index))
+        batch = apply_all(self.steps, Batch(x, Target.hard(index), index), Draws(0, 0, index))
         return self.model(batch.x).logits
 
 
@@ -118,24 +116,17 @@ def export_run(path: Path | str, out: Path | str, onnx: bool = False, data: Path
         raise OutputError(f"{out} exists", "choose another --out or remove it")
     if onnx:
         _onnxruntime()
-    if (path / TOKENIZER).is_file():
-        raise InputError(f"{path} is a tokenizer", "its directory is complete for inference as it is")
-    path = run_place(path)
-    run, spec, model = load_run(path)
-    if not isinstance(model, Model):
-        raise InputError(f"{path} trained no classifier", "a tokenizer's or TokenAdapt's directory is its export")
-    if not run.objective.labels:
-        raise InputError(f"{path} was trained without labels", "train a classifier from it with --start")
-    codes = Codes.read(path, spec.codebook) if spec.codebook else None
-    whole = _Whole(model, _bound(run.evaluation, codes)).eval()
-    x = _samples(run, spec, codes, None if data is None else place_of(data))
+    trained = Trained.open(path)
+    model, run, spec, codebook = trained.classifier, trained.run, trained.spec, trained.codebook
+    whole = _Whole(model, trained.steps(CPU)).eval()
+    x = _samples(trained, data)
     with torch.inference_mode():
         logits = whole(x)
     with new_directory(out) as place:
         # cloned: tied weights are written under each of their names
         write(place / WEIGHTS, save({name: value.contiguous().clone() for name, value in model.state_dict().items()}))
-        if codes is not None:
-            codes.write(place)
+        if codebook is not None:
+            codebook.write(place)
         graph = _write_graph(place / GRAPH, whole, x, logits) if onnx else None
         description = Description(
             model=run.model,
@@ -164,7 +155,7 @@ def load_exported(path: Path | str) -> Exported:
     for name in (WEIGHTS, CODEBOOK) if about.codebook else (WEIGHTS,):
         if not (path / name).is_file() or sha256(path / name) != about.sha256.get(name):
             raise DamageError(f"{path / name} is missing or damaged", "export the run again")
-    codes = Codes.read(path, about.codebook) if about.codebook else None
+    codebook = Codebook.read(path, about.codebook) if about.codebook else None
     try:
         tensors = load((path / WEIGHTS).read_bytes())
         with torch.device("meta"):  # sizes first: nothing is allocated by settings that do not fit the file
@@ -173,8 +164,10 @@ def load_exported(path: Path | str) -> Exported:
             raise ConfigError("other tensors than the settings ask for")
         model = _build(about)
         model.load_state_dict(tensors)
-        check_chain(about.evaluation, about.stage, model.takes)
-        evaluation = _bound(about.evaluation, codes)
+        channels = 3 if codebook is None else codebook.code_dim
+        if output_shape(about.evaluation, Shape(about.stage, channels, about.size)).stage != model.takes:
+            raise ConfigError("the evaluation pipeline does not end in what the model takes")
+        steps = build_all(about.evaluation, codebook)
     except MachineError:
         raise
     except Exception as error:  # senseless settings can raise anything in a constructor
@@ -185,9 +178,8 @@ def load_exported(path: Path | str) -> Exported:
         about.stage,
         about.grid,
         about.size,
-        evaluation,
-        codebook=None if codes is None else codes.codebook,
-        used=None if codes is None else codes.used,
+        steps,
+        codebook,
     )
 
 
@@ -228,27 +220,21 @@ def _build(about: Description) -> Model:
     return model
 
 
-def _bound(augments: Sequence[Augment], codes: Codes | None) -> tuple[Augment, ...]:
-    """The evaluation pipeline with its codes."""
-    return tuple(a.bind(None) if codes is None else a.bind(codes.codebook, codes.table) for a in augments)
-
-
-def _samples(run: Run, spec: DataSpec, codes: Codes | None, data: Place | None) -> Tensor:
+def _samples(trained: Trained, data: Path | str | None) -> Tensor:
     """Raw input: ids (B, H, W) or stacks (B, C, H, W) int64, or pixels (B, 3, H, W) uint8.
 
     Random but the same every time without data.
     """
+    run, spec, codebook = trained.run, trained.spec, trained.codebook
     if data is not None:
-        source = open_source(data, run.size, run.max_broken, spec.classes, quiet=True)
-        if source.stage != spec.stage or data_spec(run, source) != spec:
-            raise InputError(f"{data} is not of the kind the model was trained on", "give data of the same tokenizer")
+        source = trained.on(place_of(data), CPU).source
         x = source.batch(np.linspace(0, len(source) - 1, SAMPLES).astype(np.int64)).x
         return x if spec.stage == "pixels" else x.long()
     generator = torch.Generator().manual_seed(0)
-    if codes is not None:
-        stack = codes.codebook.shape[1:] if spec.stage == "stacks" else ()
+    if codebook is not None:
+        stack = (codebook.code_dim,) if spec.stage == "stacks" else ()
         shape = (SAMPLES, *stack, *(spec.stored or spec.grid))
-        return torch.randint(len(codes.codebook), shape, generator=generator)
+        return torch.randint(len(codebook), shape, generator=generator)
     return torch.randint(256, (SAMPLES, 3, *run.size), generator=generator, dtype=torch.uint8)
 
 

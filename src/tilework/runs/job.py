@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from tilework.augment import Augment, apply_all
-from tilework.core.config import Plain, encode, read_yaml, to_yaml
+from tilework.augment import Step, apply_all, build_all
+from tilework.core.config import Plain
 from tilework.core.distributed import World, world
-from tilework.core.errors import ConfigError, DamageError, OutputError
-from tilework.core.files import is_free, locked, make_directory, write, write_json
-from tilework.core.place import Place, Url
+from tilework.core.files import locked, write, write_json
+from tilework.core.place import Place
 from tilework.core.place import place as place_of
 from tilework.core.rng import Draws
-from tilework.data import ImageSource, Part, Source, TokenSource
-from tilework.data.label_maps import Labelled, LabelMaps
+from tilework.data import ImageSource, Source
 from tilework.evaluation import average
 from tilework.objectives import Objective
-from tilework.runs.build import bind, build_objective, check_data, is_store, open_source
-from tilework.runs.codes import CODEBOOK, Codes, digest
+from tilework.report import rows_of_pictures
+from tilework.runs.build import build_objective, check_data, find_columns, open_source, training_source
+from tilework.runs.directory import QUARANTINE, RESULTS, RunDirectory
 from tilework.runs.run import Run
 from tilework.runs.start import Start
-from tilework.runs.trained import CONFIG, DATA, QUARANTINE, RESULTS, read_json
-from tilework.report import rows_of_pictures
-from tilework.store import Store
 from tilework.train import Job, Result, fit, time_steps
 from tilework.train.log import counted, notice
 
@@ -47,54 +43,40 @@ def prepare(
     start: Path | None = None,
 ) -> Job:
     """Check everything that can be checked before the first step, and put the job together."""
+    directory, quiet_here = RunDirectory(out), quiet or not place.leads
     if place.leads:
-        _claim(out, run, start)
-    needed = check_maps(run, data)
+        directory.claim(run, start)
+    columns = find_columns(run, data)
     begin = None if start is None else Start.read(start)
-    quiet_here = quiet or not place.leads
     whole = open_source(data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples)
-    judge = None if val is None else open_source(val, run.size, run.max_broken, whole.classes, quiet_here)
-    assert isinstance(whole, TokenSource | ImageSource)
-    labelled = Labelled(whole, _maps(run, data), run.maps or str(data)) if needed else whole
-    source = Part(labelled, run.samples) if run.samples and isinstance(whole, TokenSource) else labelled
-    spec, model = check_data(run, source, judge, data, val)
+    validation = None if val is None else open_source(val, run.size, run.max_broken, whole.classes, quiet_here)
+    source = training_source(run, whole, columns, str(data))
+    spec, model = check_data(run, source, validation, data, val)
     if begin is not None:
         begin.fill(model, source.classes, quiet_here)
-    objective = build_objective(run, model, source.codebook)
-    table = None if begin is None else begin.table_for(source)
-    if table is not None:
-        objective.adopt_table(table)
+    codebook = source.codebook if begin is None else begin.codebook_for(source.codebook)
+    objective = build_objective(run, model, codebook)
+    steps, evaluation = (build_all(part, codebook, place.device) for part in (run.augment, run.evaluation))
     if place.leads:
-        make_directory(out)
-        write(out / CONFIG, to_yaml(run).encode())
-        paths = {"train": data, "val": val, "start": _from(out, start)}
-        write_json(out / DATA, {**asdict(spec), **{k: str(v) if v else None for k, v in paths.items()}})
-        if (out / CODEBOOK).is_file():  # with the table, if the run has finished
-            if not _same_codes(out, spec.codebook):
-                raise OutputError(f"{out} was trained on other codes", "choose another --out")
-        elif isinstance(whole, TokenSource):
-            used = torch.from_numpy(whole.store.used)
-            Codes(torch.from_numpy(whole.store.codebook), used, table).write(out)
-        broken = [asdict(b) for s in (whole, judge) for b in getattr(s, "broken", ())]
+        directory.write(run, spec, codebook, {"train": data, "val": val}, start)
+        broken = [asdict(b) for s in (whole, validation) if isinstance(s, ImageSource) for b in s.broken]
         if broken:
             write_json(out / QUARANTINE, broken)
             notice(f"{counted(len(broken), 'image')} cannot be read: see {out / QUARANTINE}", quiet)
-    evaluation = bind(run.evaluation, source, place.device, table)
     evaluate = None
-    if judge is not None:
+    if validation is not None:
 
         def evaluate(judged: nn.Module) -> dict[str, float]:
-            return average(objective, judged, judge, evaluation, place, min(256, run.fit.batch))
+            return average(objective, judged, validation, evaluation, place, min(256, run.fit.batch))
 
-    augment = bind(run.augment, source, place.device, table)
-    job = Job(objective, source, augment, run.fit, out, place, evaluate, title, quiet)
+    job = Job(objective, source, steps, run.fit, out, place, evaluate, title, quiet)
     if run.fit.picture_every and place.leads:
-        job.after_step = _draw_some(run, objective, judge or source, evaluation, out, place)
+        job.after_step = _draw_some(run, objective, validation or source, evaluation, out, place)
     return job
 
 
 def _draw_some(
-    run: Run, objective: Objective, source: Source, evaluation: tuple[Augment, ...], out: Path, place: World
+    run: Run, objective: Objective, source: Source, evaluation: tuple[Step[Any], ...], out: Path, place: World
 ) -> Callable[[int], None]:
     """Pictures of a few samples every so often, in OUT/pictures."""
     index = np.linspace(0, len(source) - 1, min(10, len(source))).astype(np.int64)
@@ -114,44 +96,6 @@ def _draw_some(
     return draw
 
 
-def check_maps(run: Run, data: Place) -> bool:
-    """Whether a run needs label maps; refuses one that lacks them, before the data are read."""
-    needed = any(one.columns for one in (run.objective, *(extra.objective for extra in run.extra)))
-    if run.maps and not needed:
-        raise ConfigError("no objective of this recipe takes label maps", "leave --maps out")
-    if needed and (isinstance(data, Url) or data.exists()):
-        _maps(run, data)
-    return needed
-
-
-def _maps(run: Run, data: Place) -> LabelMaps:
-    """Label maps of a directory, or of the store itself."""
-    if run.maps:
-        return LabelMaps.open(Path(run.maps))
-    if is_store(data):
-        return LabelMaps.of_store(Store(data))
-    hint = "make them with 'tilework annotate', add --maps MAPS, or maps=MAPS to a row of a table"
-    raise ConfigError(f"the objective needs label maps of {data}", hint)
-
-
-def _from(out: Path, start: Path | None) -> str | None:
-    """Where the start lies as seen from the run, so that a chain may move."""
-    return None if start is None else os.path.relpath(start, out)
-
-
-def _claim(out: Path, run: Run, start: Path | None) -> None:
-    """Refuse a directory that holds something else."""
-    if is_free(out):
-        return
-    if not (out / CONFIG).is_file():
-        raise OutputError(f"{out} holds other files", "choose another --out")
-    same = read_yaml(out / CONFIG) == encode(run)
-    if same and (out / DATA).is_file():
-        same = read_json(out / DATA).get("start") == _from(out, start)
-    if not same:
-        raise OutputError(f"{out} holds another run", "choose another --out, or repeat its settings to go on with it")
-
-
 def train(
     run: Run,
     data: Path | str,
@@ -167,8 +111,8 @@ def train(
     start: a run or a checkpoint file whose weights to begin with.
     """
     with world(device) as place:
-        judge, begin = place_of(val) if val else None, Path(start) if start else None
-        return train_in(place, run, place_of(data), judge, begin, Path(out), title, quiet)
+        validation, begin = place_of(val) if val else None, Path(start) if start else None
+        return train_in(place, run, place_of(data), validation, begin, Path(out), title, quiet)
 
 
 def train_in(
@@ -180,18 +124,12 @@ def train_in(
         result = fit(job)
         if place.leads:
             job.objective.keep(result.model, out)
-            if (table := job.objective.learnt_table()) is not None:
-                replace(Codes.read(out, digest(job.source.codebook)), table=table).write(out)
+            learnt, codebook = job.objective.learnt_table(), job.source.codebook
+            if learnt is not None and codebook is not None:
+                codebook.with_learnt(learnt.cpu().numpy()).write(out)
             write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
     place.wait()  # a run that starts from this one reads what was just written
     return result
-
-
-def _same_codes(path: Path, expected: str) -> bool:
-    try:
-        return Codes.read(path, expected) is not None
-    except DamageError:
-        return False
 
 
 def plan(run: Run, data: Place, val: Place | None, device: str, start: Path | None = None) -> Plain:

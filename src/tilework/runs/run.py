@@ -1,19 +1,18 @@
-"""What a recipe returns: the parts of a run, each an independent choice."""
+"""What a run is: its parts, each an independent choice; and a chain of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, final
 
 from tilework.augment import Augment
-from tilework.core.errors import ConfigError
-from tilework.core.registry import Registry
+from tilework.core.artefact import artefact, give
 from tilework.models import ModelConfig
 from tilework.objectives import ObjectiveConfig
-from tilework.tokenizers import load_tokenizer
 from tilework.train import FitConfig
+
+R = TypeVar("R", "Run", "Chain")
 
 
 @dataclass(frozen=True)
@@ -24,6 +23,7 @@ class Extra:
     weight: float = 1.0
 
 
+@final
 @dataclass(frozen=True)
 class Run:
     """A whole training run but for its data."""
@@ -36,19 +36,30 @@ class Run:
     size: tuple[int, int] = (96, 96)  # of images, in pixels
     codes: tuple[int, int] | None = None  # grid of the token stores it is made for; None: any that the crops fit
     samples: int = 0  # of the training data, drawn at random; 0: all
-    maps: str = ""  # directory of label maps beside images, for objectives that need them; stores keep their own
+    maps: str = artefact("maps")  # directory of label maps beside images, where an objective needs them
     max_broken: float = 0.05  # share of unreadable images above which a folder is refused
     fit: FitConfig = field(default_factory=FitConfig)
+
+    @property
+    def objectives(self) -> tuple[ObjectiveConfig, ...]:
+        """The main objective and the auxiliary ones."""
+        return (self.objective, *(extra.objective for extra in self.extra))
+
+    @property
+    def model_input(self) -> tuple[Augment, ...]:
+        """Steps from a sample to what the model takes, when it is evaluated."""
+        return (*self.evaluation, *self.objective.preprocess())
 
 
 @dataclass(frozen=True)
 class Link:
-    """A run of a chain; its data are given on the line."""
+    """A run of a chain; its data are given on the command line."""
 
     name: str  # of its directory
     run: Run
 
 
+@final
 @dataclass(frozen=True)
 class Chain:
     """Runs one after another, each from the weights of the one before; only the stem changes with the input."""
@@ -61,37 +72,33 @@ class Chain:
             raise ValueError("the links of a chain need different names of letters and digits")
 
 
-def equip(run: Run, tokenizer: Path | None = None, adapter: Path | None = None, strict: bool = True) -> Run:
-    """The same run with the directories of a tokenizer and a TokenAdapt where its parts have settings for them.
+@dataclass(frozen=True)
+class Artefacts:
+    """Directories that recipes may need beside their data."""
 
-    A network that is trained for a tokenizer takes its code dimension and the size of its images from it.
-    strict: refuse a directory that no part takes.
+    tokenizer: Path | None = None
+    adapter: Path | None = None
+    maps: Path | None = None
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        """Those that were given, by kind."""
+        known = {"tokenizer": self.tokenizer, "adapter": self.adapter, "maps": self.maps}
+        return {kind: path for kind, path in known.items() if path is not None}
+
+
+def equip(run: R, artefacts: Artefacts, strict: bool = True) -> R:
+    """The same run or chain with artefacts where its parts declare them, and what follows from them.
+
+    strict: refuse an artefact that no part takes.
     """
-    paths = {"tokenizer": tokenizer, "adapter": adapter}
-
-    def has(part: Any, name: str) -> bool:
-        return getattr(part, name, None) is not None
-
-    def fill(part: Any) -> Any:
-        known = {name: str(path) for name, path in paths.items() if path is not None and has(part, name)}
-        return replace(part, **known) if known else part
-
-    parts = (run.objective, *run.augment)
-    for name, path in paths.items():
-        if strict and path is not None and not any(has(part, name) for part in parts):
-            raise ConfigError(f"no part of this recipe has a setting '{name}'", f"leave --{name} out")
-    if tokenizer is not None and has(run.objective, "tokenizer") and has(run.model, "code_dim"):
-        known, card = load_tokenizer(tokenizer)
-        model: Any = run.model
-        run = replace(run, model=replace(model, code_dim=known.codebook.shape[1]), size=card.size)
-    return replace(run, objective=fill(run.objective), augment=tuple(map(fill, run.augment)))
+    given = give(run, artefacts.paths, strict)
+    if isinstance(given, Chain):
+        return replace(given, links=tuple(replace(link, run=suited(link.run)) for link in given.links))
+    return suited(given)
 
 
-def equip_chain(chain: Chain, tokenizer: Path | None = None, adapter: Path | None = None, strict: bool = True) -> Chain:
-    """The same for every link of a chain; strict: refuse a directory that no link takes."""
-    paths = {"tokenizer": tokenizer, "adapter": adapter}
-    parts = [part for link in chain.links for part in (link.run.objective, *link.run.augment)]
-    for name, path in paths.items():
-        if strict and path is not None and not any(hasattr(part, name) for part in parts):
-            raise ConfigError(f"no part of this chain has a setting '{name}'", f"leave --{name} out")
-    return Chain(tuple(replace(link, run=equip(link.run, tokenizer, adapter, strict=False)) for link in chain.links))
+def suited(run: Run) -> Run:
+    """The network and the size of images that the objective's artefacts ask for."""
+    model, size = run.objective.suit(run.model, run.size)
+    return replace(run, model=model, size=size)

@@ -8,14 +8,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, InputError, TileworkError
-from tilework.data import Source
 from tilework.models import Model
 from tilework.models.weights import adopt, read_weights
-from tilework.runs.codes import Codes
-from tilework.runs.trained import DESCRIPTION, open_run, read_json, run_codes
+from tilework.runs.directory import RunDirectory, read_json
 from tilework.train.checkpoint import model_tensors
 from tilework.train.log import notice
+
+DESCRIPTION = "model.json"  # of an exported model
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Start:
     tensors: dict[str, Tensor]
     classes: tuple[str, ...] | None = None  # that its head tells apart, where known
     grid: tuple[int, int] | None = None  # of its tokens, where known
-    codes: Codes | None = None  # that it was trained on, where known
+    codebook: Codebook | None = None  # that it was trained on, where known
 
     @staticmethod
     def read(path: Path) -> Start:
@@ -36,18 +37,25 @@ class Start:
         if path.is_file():
             beside = path.parent / DESCRIPTION  # of an exported model
             known = read_json(beside).get("codebook") if beside.is_file() else None
-            return Start(path, read_weights(path), codes=Codes.read(path.parent, known) if known else None)
-        run, spec, checkpoint = open_run(path)
+            return Start(path, read_weights(path), codebook=Codebook.read(path.parent, known) if known else None)
+        directory = RunDirectory.find(path)
+        run, spec = directory.settings(), directory.data()
         with torch.device("meta"):
             model = run.model.build(spec.channels, spec.grid, len(spec.classes))
-        codes = run_codes(path, run, spec)
-        return Start(path, model_tensors(checkpoint), spec.classes, getattr(model, "grid", None), codes)
+        grid = model.grid if isinstance(model, Model) else None
+        return Start(path, model_tensors(directory.checkpoint()), spec.classes, grid, directory.codebook())
 
-    def table_for(self, source: Source) -> Tensor | None:
-        """Vectors that were learnt to stand for the codes of the data, where there are any. Returns (K, C)."""
-        if self.codes is None or source.codebook is None:
-            return None
-        return self.codes.table_for(source.codebook, self.path)
+    def codebook_for(self, codebook: Codebook | None) -> Codebook | None:
+        """The codebook of the data with the vectors that were learnt for its codes; refuses other codes for those."""
+        if self.codebook is None or self.codebook.learnt is None or codebook is None:
+            return codebook
+        learnt = self.codebook.learnt_for(codebook)
+        if learnt is None:
+            raise InputError(
+                f"{self.path} learnt vectors for other codes than the data have",
+                "give data of the tokenizer that it was trained with, or leave out --start",
+            )
+        return codebook.with_learnt(learnt)
 
     def fill(self, model: nn.Module, classes: tuple[str, ...], quiet: bool = True) -> None:
         """Copy the weights; the stem, the head and the positions may be of other sizes."""

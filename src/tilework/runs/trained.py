@@ -1,142 +1,170 @@
-"""Runs as their directories keep them: opened, judged, probed."""
+"""A trained run, opened on data: one way for evaluation, probes, export, explanations and every analysis."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any, Literal
 
+import numpy as np
 import torch
-from torch import nn
 
-from tilework.augment.adapter import check_codes
-from tilework.core.config import Plain, decode, read_yaml
+from tilework.augment import Step, build_all, output_shape
+from tilework.core.codebook import Codebook
 from tilework.core.distributed import pick_device
-from tilework.core.errors import DamageError, InputError
+from tilework.core.errors import InputError
+from tilework.core.place import Place, Url, is_store
 from tilework.core.place import place as place_of
-from tilework.data import ImageFolder, ImageSource, Source, TokenSource
+from tilework.data import Part, Source, TokenSource
+from tilework.data.renumbered import Renumbered
+from tilework.data.source import shape_of
 from tilework.evaluation import Classification, classify, features, knn_accuracy, linear_accuracy
-from tilework.models import Model
-from tilework.runs.build import DataSpec, bind, build_model, data_spec, open_source
-from tilework.runs.codes import Codes
+from tilework.models import Model, Network
+from tilework.runs.build import build_model, check_there, open_source
+from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.run import Run
-from tilework.store import Store
 from tilework.tokenizers import load_tokenizer
-from tilework.tokenizers.tokenize import Tokenizing, tokenize
-from tilework.train.checkpoint import latest_checkpoint, load_model_weights
-
-CONFIG, DATA, RESULTS, QUARANTINE = "run.yaml", "data.json", "results.json", "quarantine.json"
-DESCRIPTION = "model.json"  # of an exported model
+from tilework.tokenizers.images_as_codes import ImagesAsCodes
+from tilework.train.checkpoint import load_model_weights
 
 
-def read_json(path: Path) -> Plain:
-    """A file that holds one object."""
-    try:
-        plain = json.loads(path.read_bytes())
-        if not isinstance(plain, dict):
-            raise ValueError("no object")
-        return plain
-    except (OSError, ValueError) as error:
-        raise DamageError(f"{path} is not JSON", f"restore it ({error})") from error
+@dataclass(frozen=True)
+class OnData:
+    """A data set as a trained run takes it."""
+
+    source: Source
+    steps: tuple[Step[Any], ...]  # from a sample to what the model takes
 
 
-def run_place(path: Path) -> Path:
-    """The directory of a run, or of the last one of a chain."""
-    if (path / "chain.yaml").is_file():
-        return max((p for p in path.glob("[1-9]-*") if (p / CONFIG).is_file()), default=path)
-    return path
+@dataclass(frozen=True)
+class Trained:
+    """A run that has a checkpoint: its settings, what it expects of data, and the weights that evaluation uses."""
 
+    directory: RunDirectory
+    run: Run
+    spec: DataSpec
+    network: Network
 
-def run_name(path: Path) -> str:
-    """What a run is called in pictures: its directory, or its row and seed in a table."""
-    return f"{path.parent.parent.name} {path.parent.name}" if path.name == "run" else path.name or str(path)
+    @staticmethod
+    def open(path: Path | str) -> Trained:
+        """Of a directory that training wrote; of a chain, its last run."""
+        directory = RunDirectory.find(Path(path))
+        run, spec, checkpoint = directory.settings(), directory.data(), directory.checkpoint()
+        network = build_model(run, spec)
+        load_model_weights(checkpoint, network)
+        return Trained(directory, run, spec, network)
 
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return self.directory.path
 
-def run_codes(path: Path, run: Run, spec: DataSpec) -> Codes | None:
-    """The codes of a run, with the vectors that it learnt for them; None for pixels."""
-    place = run_place(path)
-    if run.objective.learns_table and not (place / RESULTS).is_file():
-        raise InputError(f"{place} has not finished: its vectors of codes are kept at the end", "wait for it")
-    return Codes.read(place, spec.codebook) if spec.codebook else None
+    @property
+    def name(self) -> str:
+        """What it is called in tables and pictures."""
+        return self.directory.name
 
+    @cached_property
+    def codebook(self) -> Codebook | None:
+        """The codes it was trained on, with learnt vectors; None for pixels."""
+        return self.directory.codebook()
 
-def open_run(path: Path) -> tuple[Run, DataSpec, Path]:
-    """Settings of a run, its data's shape, and its newest checkpoint."""
-    path = run_place(path)
-    if not (path / CONFIG).is_file() or not (path / DATA).is_file():
-        raise InputError(f"no run in {path}", "give a directory that 'tilework train' wrote")
-    run: Run = decode(Run, read_yaml(path / CONFIG))
-    plain = {k: v for k, v in read_json(path / DATA).items() if k not in ("train", "val", "start")}
-    checkpoint = latest_checkpoint(path / "checkpoints")
-    if checkpoint is None:
-        raise InputError(f"{path} has no checkpoint yet", "wait for the first one")
-    return run, decode(DataSpec, plain), checkpoint
+    @property
+    def encoder(self) -> Model:
+        """The network, refused if it gives no features of images."""
+        if not isinstance(self.network, Model):
+            what = f"{self.path} trained a {type(self.network).__name__}"
+            raise InputError(what, "give the run of a classifier or an encoder")
+        return self.network
 
+    @property
+    def classifier(self) -> Model:
+        """The network, refused if it was not trained to tell classes apart."""
+        if not isinstance(self.network, Model) or not self.run.objective.labels:
+            raise InputError(f"{self.path} trained no classifier", "give a classifier's run, or use 'tilework probe'")
+        return self.network
 
-def load_run(path: Path) -> tuple[Run, DataSpec, nn.Module]:
-    """A finished or running run: its settings, its data's shape, and the weights that evaluation uses."""
-    run, spec, checkpoint = open_run(path)
-    model = build_model(run, spec)
-    load_model_weights(checkpoint, model)
-    return run, spec, model
+    def steps(self, device: torch.device) -> tuple[Step[Any], ...]:
+        """From a sample to what the model takes, with the codes of the run."""
+        return build_all(self.run.model_input, self.codebook, device)
+
+    def on(
+        self,
+        data: Place,
+        device: torch.device,
+        tokenizer: Path | None = None,
+        samples: int = 0,
+        classes: tuple[str, ...] | Literal["same", "any"] = "same",
+    ) -> OnData:
+        """Data for the run; refuses another kind, codebook, grid, and other classes than the run's or those given.
+
+        tokenizer: turns a folder of images into codes. samples: drawn at random; 0: all. A store of a part of the
+        run's codes is fine.
+        """
+        names = self.spec.classes if classes == "same" else None if classes == "any" else classes
+        source = self._open(data, device, tokenizer, samples, names)
+        return OnData(self._numbered(source, data), self.steps(device))
+
+    def _open(
+        self, data: Place, device: torch.device, tokenizer: Path | None, samples: int, classes: tuple[str, ...] | None
+    ) -> Source:
+        check_there(data)
+        run, codes, stored = self.run, self.spec.stage != "pixels", isinstance(data, Url) or is_store(data)
+        if not codes and stored:
+            raise InputError(f"{self.path} was trained on images, {data} is a token store", "give a folder of images")
+        if codes and not stored:
+            if tokenizer is None:
+                what = f"{self.path} was trained on tokens, {data} holds images"
+                raise InputError(what, "add --tokenizer, or tokenize them")
+            encoder, card = load_tokenizer(tokenizer)
+            assert self.codebook is not None
+            images = open_source(data, card.size, run.max_broken, classes, quiet=True, samples=samples)
+            assert not isinstance(images, TokenSource)
+            return ImagesAsCodes(images, encoder, self.codebook, device)
+        source = open_source(data, run.size, run.max_broken, classes, quiet=True, samples=samples)
+        return Part(source, samples) if samples and isinstance(source, TokenSource) else source
+
+    def _numbered(self, source: Source, data: Place) -> Source:
+        """The data with their codes by the run's numbers."""
+        other = f"{data} is not like the data of {self.path}"
+        if source.stage != self.spec.stage:
+            raise InputError(f"{other}: {source.stage}, not {self.spec.stage}", "give data of the same tokenizer")
+        if source.codebook is not None and self.codebook is not None and source.codebook is not self.codebook:
+            positions = source.codebook.positions_in(self.codebook)
+            if positions is None:
+                raise InputError(
+                    f"{data} has another codebook than the run {self.path} was trained on",
+                    "tokenize its images with the tokenizer of the run, and --like its training store",
+                )
+            if not np.array_equal(positions, np.arange(len(self.codebook))):
+                source = Renumbered(source, self.codebook, positions)
+        grid = output_shape(self.run.model_input, shape_of(source)).grid
+        if grid != self.spec.grid or self.spec.stored not in (None, source.grid):
+            found, wanted = (f"{g[0]}x{g[1]}" for g in (source.grid, self.spec.stored or self.spec.grid))
+            raise InputError(f"{other}: a grid of {found}, not {wanted}", "give data of the same tokenizer and size")
+        return source
 
 
 def evaluate_run(
     path: Path | str, data: Path | str, tokenizer: Path | str | None = None, device: str = "auto"
 ) -> Classification:
     """Accuracy and confusion of a trained run on a store or a folder; images are tokenized if the run needs it."""
-    place, path, data = pick_device(device), run_place(Path(path)), place_of(data)
-    run, spec, model = load_run(path)
-    if not isinstance(model, Model) or not run.objective.labels:
-        raise InputError(f"{path} trained no classifier", "give a classifier's run, or use 'tilework probe'")
-    source = open_source(data, run.size, run.max_broken, quiet=True)
-    if spec.stage != "pixels" and isinstance(source, ImageSource) and isinstance(data, Path):
-        if tokenizer is None:
-            raise InputError(f"{path} was trained on tokens, {data} holds images", "add --tokenizer, or tokenize them")
-        with TemporaryDirectory() as folder:
-            store = Path(folder) / "data.tok"
-            encoder, card = load_tokenizer(Path(tokenizer))
-            used = Codes.read(path, spec.codebook).used.numpy()
-            images = ImageFolder.open(data, spec.classes)
-            tokenize(images, Tokenizing(encoder, card, place), store, used=used, max_broken=run.max_broken)
-            tokens = TokenSource(Store(store), spec.classes)
-            return _judge(path, run, spec, model, tokens, place, str(tokenizer))
-    return _judge(path, run, spec, model, source, place, str(data))
+    trained, place = Trained.open(path), pick_device(device)
+    model = trained.classifier
+    opened = trained.on(place_of(data), place, None if tokenizer is None else Path(tokenizer))
+    return classify(model, opened.source, opened.steps, place)
 
 
 def probe_run(
     path: Path | str, data: Path | str, val: Path | str, device: str = "auto", neighbours: int = 20
 ) -> dict[str, float]:
     """What the frozen features of a run know of labelled data: accuracy of a linear classifier and of neighbours."""
-    place, path = pick_device(device), run_place(Path(path))
-    run, spec, model = load_run(path)
-    if not isinstance(model, Model):
-        raise InputError(f"{path} trained a {type(model).__name__}", "give the run of a classifier or an encoder")
-    source = open_source(place_of(data), run.size, run.max_broken, quiet=True)
-    judge = open_source(place_of(val), run.size, run.max_broken, source.classes, quiet=True)
-    codes = run_codes(path, run, spec)
-    steps = (*run.evaluation, *run.objective.inlet())
-    found = []
-    for part, name in ((source, data), (judge, val)):
-        if part.stage != spec.stage or data_spec(run, part).grid != spec.grid:
-            raise InputError(f"{name} is not of the kind the run was trained on", "give data of the same tokenizer")
-        table = None
-        if codes is not None and part.codebook is not None:
-            check_codes(part.codebook, codes.codebook, path)
-            table = codes.table_for(part.codebook, path)
-        found.append(features(model, part, bind(steps, part, place, table), place))
+    trained, place = Trained.open(path), pick_device(device)
+    model = trained.encoder
+    train = trained.on(place_of(data), place, classes="any")
+    validation = trained.on(place_of(val), place, classes=train.source.classes)
+    found = [features(model, one.source, one.steps, place) for one in (train, validation)]
     linear, decay = linear_accuracy(found[0], found[1])
     knn = knn_accuracy(found[0], found[1], neighbours)
     return {"linear": linear, "knn": knn, "weight_decay": decay, "neighbours": neighbours, "samples": len(found[1][1])}
-
-
-def _judge(
-    path: Path, run: Run, spec: DataSpec, model: nn.Module, source: Source, device: torch.device, name: str
-) -> Classification:
-    if source.stage != spec.stage or source.classes != spec.classes:
-        raise InputError(f"{name} does not have the kind or the classes the model was trained on", "give data like it")
-    found = data_spec(run, source)
-    if (found.codebook, found.grid) != (spec.codebook, spec.grid):
-        raise InputError(f"{name} has another codebook or grid than the training data", "use the same tokenizer")
-    table = Codes.read(path, spec.codebook).table if spec.codebook else None
-    return classify(model, source, bind(run.evaluation, source, device, table), device)

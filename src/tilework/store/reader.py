@@ -18,6 +18,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
+from tilework.core.codebook import Codebook
 from tilework.core.errors import DamageError, InputError, OutputError, TileworkError
 from tilework.core.files import locked, sha256, write
 from tilework.core.place import Url, place
@@ -25,7 +26,6 @@ from tilework.store.codec import codecs
 from tilework.store.columns import RecordColumn, Values, entry_of, pack_column, unpack_column, write_column
 from tilework.store.manifest import NAME, Manifest, read, write_manifest
 from tilework.store.shard import Shards
-from tilework.store.synonyms import nearest_codes
 
 if TYPE_CHECKING:
     from tilework.store.remote import Remote
@@ -100,12 +100,12 @@ class Store:
         return self._checked("codebook.safetensors", load)
 
     @cached_property
-    def codebook(self) -> np.ndarray:
-        """Code vectors, (K, C) float32."""
-        book = self._codes.get("codebook", np.empty(0))
-        if book.ndim != 2 or len(book) != self.vocabulary or book.dtype != np.float32:
+    def codebook(self) -> Codebook:
+        """What the codes stand for."""
+        vectors = self._codes.get("codebook", np.empty(0))
+        if vectors.ndim != 2 or len(vectors) != self.vocabulary or vectors.dtype != np.float32:
             raise DamageError(f"the codebook of {self.path} does not fit its {self.vocabulary} codes", "restore it")
-        return self._codes["codebook"]
+        return Codebook(vectors, self.used)
 
     @cached_property
     def used(self) -> np.ndarray:
@@ -117,7 +117,7 @@ class Store:
 
     def synonyms(self, count: int = 5) -> np.ndarray:
         """The nearest codes of each code, (K, count)."""
-        return nearest_codes(self.codebook, count)
+        return self.codebook.nearest(count)
 
     def column(self, name: str) -> Any:
         """Values of a column for all images: an array, a list of texts, or a sequence that reads them one by one."""
@@ -225,7 +225,7 @@ class Store:
         """Whether what the files hold fits together."""
         problems = []
         try:
-            _ = self.codebook, self.used
+            _ = self.codebook
         except TileworkError as error:
             problems.append(error.what)
         for entry in self.manifest.columns:

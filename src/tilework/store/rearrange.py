@@ -132,16 +132,16 @@ def _check_alike(first: Store, other: Store) -> None:
     if not same:
         raise InputError(f"{other.path} was made with another tokenizer than {first.path}", "tokenize it again")
     _, here, there = np.intersect1d(first.used, other.used, return_indices=True)
-    if not np.array_equal(first.codebook[here], other.codebook[there]):
+    if not np.array_equal(first.codebook.vectors[here], other.codebook.vectors[there]):
         raise InputError(f"{other.path} has other code vectors than {first.path}", "tokenize it again")
 
 
 def _all_codes(stores: Sequence[Store]) -> tuple[np.ndarray, np.ndarray]:
     """Codes that any of the stores keeps, and a table of the tokenizer's size with their vectors. (K',), (K, C)."""
     codes = max(stores[0].manifest.tokenizer_codes, *(int(store.used.max()) + 1 for store in stores))
-    table = np.zeros((codes, stores[0].codebook.shape[1]), np.float32)
+    table = np.zeros((codes, stores[0].codebook.code_dim), np.float32)
     for store in stores:
-        table[store.used] = store.codebook
+        table[store.used] = store.codebook.vectors
     return np.unique(np.concatenate([store.used for store in stores])), table
 
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.augment.adapter import check_codes, nearest_codes
 from tilework.augment.affine import warp
 from tilework.augment.augment import Augment
 from tilework.augment.token_adapt import LikePixels, Mover
+from tilework.core.artefact import artefact
 from tilework.core.batch import Mix, Stage
-from tilework.core.errors import ConfigError
-from tilework.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from tilework.core.codebook import Codebook
+from tilework.tokenizers.tokenizer import Tokenizer, decoder_of
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,9 @@ class DecodeEncode(LikePixels):
     """A share of every batch decoded, augmented as pixels, and encoded again."""
 
     stages: ClassVar[tuple[Stage, ...]] = ("ids",)
-    tokenizer: str = ""  # directory
+    tokenizer: str = artefact("tokenizer")  # directory
 
-    def mover(self, codebook: Tensor | None) -> Mover:
+    def mover(self, codebook: Codebook, device: torch.device) -> Mover:
         """The tokenizer."""
-        tokenizer, _ = load_tokenizer(Path(self.tokenizer))
-        tokenizer.check_places()
-        if codebook is None or not codebook.shape[1]:
-            raise ConfigError("augmentation 'decode_encode' needs code vectors", "train on a token store that has them")
-        check_codes(codebook, tokenizer.codebook, Path(self.tokenizer))
-        tokenizer = tokenizer.requires_grad_(False).to(codebook.device)
-        return ThroughPixels(tokenizer, nearest_codes(codebook, tokenizer.codebook).to(codebook.device))
+        tokenizer, used = decoder_of(Path(self.tokenizer), codebook)
+        return ThroughPixels(tokenizer.to(device), used.to(device))

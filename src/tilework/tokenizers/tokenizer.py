@@ -13,19 +13,20 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor, nn
+from torch import Tensor
 
 from tilework.core.batch import Stage
+from tilework.core.codebook import Codebook
 from tilework.core.config import Plain, decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
-from tilework.models.model import ModelConfig
+from tilework.models.model import ModelConfig, Network
 from tilework.tokenizers.quantise import Quantiser
 
 WEIGHTS, SETTINGS = "weights.safetensors", "tokenizer.json"
 
 
-class Tokenizer(nn.Module):
+class Tokenizer(Network):
     """Images in [0, 1] to a grid or a sequence of codes and back."""
 
     takes: Stage = "pixels"
@@ -52,7 +53,7 @@ class Tokenizer(nn.Module):
             return (self.length,)
         return (size[0] // self.patch, size[1] // self.patch, *(self.codebook.shape[1:] if self.stacked else ()))
 
-    def check_places(self) -> None:
+    def check_grid(self) -> None:
         """Refuse to work on places of the image where codes have none."""
         if self.length is not None:
             raise ConfigError(
@@ -145,3 +146,13 @@ def load_tokenizer(path: Path) -> tuple[Tokenizer, Card]:
     if not isinstance(tokenizer, Tokenizer):
         raise TileworkError(f"{path} holds a {type(tokenizer).__name__}, not a tokenizer")
     return tokenizer.eval(), card
+
+
+def decoder_of(path: Path, codebook: Codebook) -> tuple[Tokenizer, Tensor]:
+    """The tokenizer of a data set's codes, and its number of each of them, (K,); refuses another tokenizer."""
+    tokenizer, _ = load_tokenizer(path)
+    tokenizer.check_grid()
+    positions = codebook.positions_in(Codebook.of(tokenizer.codebook.detach().cpu().numpy()))
+    if positions is None:
+        raise ConfigError(f"{path} has other codes than the data", "give the tokenizer that the data were made with")
+    return tokenizer.requires_grad_(False), torch.from_numpy(positions)

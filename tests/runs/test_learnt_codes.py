@@ -1,8 +1,7 @@
-"""Learnt vectors of codes: kept with a run, matched by row, and used wherever its model is used."""
+"""Learnt vectors of codes: kept with a run, and used wherever its model is used."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -18,15 +17,24 @@ from torch import Tensor
 from small_data import CODE_DIM, CODES, write_images, write_store
 from tilework.augment import CentreCrop, CodeCut, Embed, Normalise, TokenCrop, apply_all
 from tilework.core.distributed import World
-from tilework.core.errors import ConfigError, DamageError, InputError
+from tilework.core.errors import DamageError, InputError
 from tilework.core.files import sha256
 from tilework.core.rng import Draws
 from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
-from tilework.runs import Chain, Link, Run, evaluate_run, export_run, load_exported, prepare, train, train_chain
-from tilework.runs.codes import Codes, digest
-from tilework.runs.trained import load_run
+from tilework.runs import (
+    Chain,
+    Link,
+    Run,
+    Trained,
+    evaluate_run,
+    export_run,
+    load_exported,
+    prepare,
+    train,
+    train_chain,
+)
 from tilework.store import Store, StoreWriter
 from tilework.train import FitConfig, OptimConfig
 from tilework.train.checkpoint import latest_checkpoint
@@ -53,90 +61,6 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-# the file
-
-
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    codebook, used, table = noise(6, 3), torch.tensor([5, 3, 9, 0, 1, 2]), noise(6, 3, seed=1)
-    expected = hashlib.sha256(codebook.numpy().astype("<f4").tobytes()).hexdigest()
-    assert digest(codebook) == expected
-    assert digest(None) == ""
-    for name, kept in (("with", table), ("without", None)):
-        Codes(codebook, used, kept).write(tmp_path / name)
-        found = Codes.read(tmp_path / name, expected)
-        assert torch.equal(found.codebook, codebook)
-        assert torch.equal(found.used, used)
-        assert found.table is kept or torch.equal(found.table, table)  # type: ignore[arg-type]
-    assert set(load_file(tmp_path / "with" / FILE)) == {"codebook", "used", "table"}
-    assert set(load_file(tmp_path / "without" / FILE)) == {"codebook", "used"}
-
-
-def test_a_table_in_training_is_written_as_numbers(tmp_path: Path) -> None:
-    table = torch.nn.Parameter(noise(3, 6)).T  # neither detached nor in one piece
-    Codes(noise(6, 3), torch.arange(6), table).write(tmp_path)
-    found = Codes.read(tmp_path, digest(noise(6, 3))).table
-    assert found is not None
-    assert torch.equal(found, table)
-    assert not found.requires_grad
-
-
-def spoil(**tensors: Tensor | None) -> Callable[[Path], None]:
-    """Other tensors in the file of six codes of three numbers; None: gone."""
-
-    def change(file: Path) -> None:
-        changed = {**load_file(file), **tensors}
-        save_file({name: tensor for name, tensor in changed.items() if tensor is not None}, file)
-
-    return change
-
-
-DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "gone": (lambda file: file.unlink(), "cannot be read"),
-    "cut short": (lambda file: file.write_bytes(file.read_bytes()[:-5]), "cannot be read"),
-    "no tensors": (lambda file: file.write_bytes(b"\xff" * 64), "cannot be read"),
-    "no codebook": (spoil(codebook=None), "cannot be read"),
-    "no numbers": (spoil(used=None), "cannot be read"),
-    "flat codebook": (spoil(codebook=torch.zeros(18)), "no codebook"),
-    "half codebook": (spoil(codebook=torch.zeros(6, 3).half()), "no codebook"),
-    "too few numbers": (spoil(used=torch.arange(5)), "no codebook"),
-    "another codebook": (spoil(codebook=torch.zeros(6, 3)), "not the codebook that the model was trained with"),
-    "a table of fewer codes": (spoil(table=torch.zeros(5, 3)), "table that does not fit"),
-    "a table of other width": (spoil(table=torch.zeros(6, 4)), "table that does not fit"),
-    "a table of no numbers": (spoil(table=torch.full((6, 3), torch.nan)), "table that does not fit"),
-    "an endless table": (spoil(table=torch.full((6, 3), torch.inf)), "table that does not fit"),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_damaged_files_are_refused(kind: str, tmp_path: Path) -> None:
-    damage, words = DAMAGE[kind]
-    Codes(noise(6, 3), torch.arange(6), noise(6, 3, seed=1)).write(tmp_path)
-    damage(tmp_path / FILE)
-    with pytest.raises(DamageError, match=words) as raised:
-        Codes.read(tmp_path, digest(noise(6, 3)))
-    assert FILE in str(raised.value)
-
-
-@pytest.mark.parametrize("count", [1, 7, 200])
-def test_rows_are_matched_by_their_vectors(count: int) -> None:
-    codebook, table = noise(200, 8), noise(200, 8, seed=1)
-    order = torch.randperm(200, generator=torch.Generator().manual_seed(2))[:count]
-    codes = Codes(codebook, torch.arange(200), table)
-    for cut in (codebook[order], codebook[order] * (1 + 1e-7)):  # rounded as on another device
-        found = codes.table_for(cut, Path("run"))
-        assert found is not None
-        for row, number in enumerate(order.tolist()):
-            assert torch.equal(found[row], table[number])
-
-
-def test_the_codes_of_others_are_refused_where_there_is_a_table() -> None:
-    codes = Codes(noise(20, 4), torch.arange(20), noise(20, 4, seed=1))
-    for strange in (noise(20, 4, seed=2), torch.cat([noise(20, 4), noise(1, 4, seed=3)]), noise(20, 5)):
-        with pytest.raises(ConfigError, match="PRE knows other codes than the data"):
-            codes.table_for(strange, Path("PRE"))
-        assert replace(codes, table=None).table_for(strange, Path("PRE")) is None
-
-
 # from masked token modelling to everything that follows
 
 
@@ -151,7 +75,7 @@ class Made:
 
     @property
     def codebook(self) -> Tensor:
-        return torch.from_numpy(Store(self.store).codebook)
+        return torch.from_numpy(Store(self.store).codebook.vectors)
 
     @property
     def table(self) -> Tensor:
@@ -175,9 +99,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 def logits_by_hand(run: Path, table: Tensor, ids: Tensor) -> Tensor:
     """Look-up and network, nothing else."""
-    model = load_run(run)[2].eval()
+    model = Trained.open(run).network.eval()
     with torch.inference_mode():
         return model(torch.stack([table[sample] for sample in ids]).permute(0, 3, 1, 2).contiguous()).logits
+
+
+def spoil(**tensors: Tensor | None) -> Callable[[Path], None]:
+    """Other tensors in the file of six codes of three numbers; None: gone."""
+
+    def change(file: Path) -> None:
+        changed = {**load_file(file), **tensors}
+        save_file({name: tensor for name, tensor in changed.items() if tensor is not None}, file)
+
+    return change
 
 
 def kept_table(run: Path) -> Tensor | None:
@@ -224,7 +158,9 @@ def test_evaluation_and_export_use_the_table(made: Made, tmp_path: Path) -> None
     exported = load_exported(tmp_path / "m")
     torch.testing.assert_close(exported.logits(made.ids()), wanted, atol=1e-5, rtol=1e-5)
     assert exported.codebook is not None
-    assert torch.equal(exported.codebook, made.codebook), "which the codes are is told by the tokenizer's vectors"
+    assert torch.equal(torch.from_numpy(exported.codebook.vectors), made.codebook), (
+        "which the codes are is told by the tokenizer's vectors"
+    )
     assert json.loads((made.tuned / "results.json").read_text())["top1"] == pytest.approx(
         (wanted.argmax(1) == torch.arange(18) % 3).float().mean().item()
     )
@@ -232,7 +168,7 @@ def test_evaluation_and_export_use_the_table(made: Made, tmp_path: Path) -> None
 
 def test_the_weights_are_those_of_the_encoder(made: Made, tmp_path: Path) -> None:
     job = prepare(TUNED, made.store, None, tmp_path / "run", CPU, "x", quiet=True, start=made.pre)
-    begun, old = job.objective.model.state_dict(), load_run(made.pre)[2].state_dict()
+    begun, old = job.objective.model.state_dict(), Trained.open(made.pre).network.state_dict()
     same = {name for name in begun if name in old and torch.equal(begun[name], old[name])}
     assert same == set(begun) - {"fc_norm.weight", "fc_norm.bias", "head.weight", "head.bias"}
 
@@ -278,7 +214,7 @@ def test_another_cut_of_the_codebook_gets_its_rows(made: Made, tmp_path: Path) -
 
 def test_the_codebook_of_another_tokenizer_is_refused(made: Made, tmp_path: Path) -> None:
     data = cut_store(made, tmp_path / "other.tok", torch.arange(CODES), noise(CODES, CODE_DIM))
-    with pytest.raises(ConfigError, match=r"pre knows other codes than the data"):
+    with pytest.raises(InputError, match=r"pre learnt vectors for other codes than the data have"):
         train(TUNED, data, None, tmp_path / "run", "cpu", quiet=True, start=made.pre)
     assert not (tmp_path / "run").exists()
 
@@ -295,7 +231,7 @@ def test_pixels_have_no_table(made: Made, tmp_path: Path) -> None:
 def test_masked_token_modelling_makes_no_classifier(made: Made, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="pre trained no classifier"):
         evaluate_run(made.pre, made.val)
-    with pytest.raises(InputError, match="pre was trained without labels: train a classifier from it with --start"):
+    with pytest.raises(InputError, match="pre trained no classifier"):
         export_run(made.pre, tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
@@ -339,7 +275,7 @@ def test_a_chain_is_evaluated_and_exported_as_its_last_link(made: Made, tmp_path
     torch.testing.assert_close(load_exported(tmp_path / "m").logits(made.ids()), wanted, atol=1e-5, rtol=1e-5)
     export_run(out, tmp_path / "n", data=made.val)
     job = prepare(TUNED, made.store, None, tmp_path / "next", CPU, "x", quiet=True, start=out)
-    begun, old = job.objective.model.state_dict(), load_run(out / "2-tune")[2].state_dict()
+    begun, old = job.objective.model.state_dict(), Trained.open(out / "2-tune").network.state_dict()
     assert all(torch.equal(value, old[name]) for name, value in begun.items())
     assert torch.equal(kept_table(tmp_path / "next"), table)  # type: ignore[arg-type]
 
@@ -350,17 +286,8 @@ def test_a_chain_that_is_still_pre_training_is_no_classifier(made: Made, tmp_pat
     shutil.rmtree(out / "2-tune")
     with pytest.raises(InputError, match="1-pretrain trained no classifier"):
         evaluate_run(out, made.val)
-    with pytest.raises(InputError, match="1-pretrain was trained without labels"):
+    with pytest.raises(InputError, match="1-pretrain trained no classifier"):
         export_run(out, tmp_path / "m")
     shutil.rmtree(out / "1-pretrain")
-    with pytest.raises(InputError, match="no run in"):
+    with pytest.raises(InputError, match="has not begun"):
         evaluate_run(out, made.val)
-
-
-def test_rows_are_matched_whatever_the_offset_of_the_codes(tmp_path: Path) -> None:
-    codebook = torch.randn(200, 8, generator=torch.Generator().manual_seed(0)) + 1000
-    codes = Codes(codebook, torch.arange(200), torch.arange(1600.0).view(200, 8))
-    order = torch.randperm(200, generator=torch.Generator().manual_seed(1))
-    found = codes.table_for(codebook[order], tmp_path)
-    assert found is not None
-    assert torch.equal(found, torch.arange(1600.0).view(200, 8)[order])

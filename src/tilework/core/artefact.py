@@ -1,0 +1,75 @@
+"""Trained or prepared things beside the data that a part of a run needs: a tokenizer, a TokenAdapt, label maps.
+
+A part declares the setting that holds the directory: `adapter: str = artefact("adapter")`. Commands give it by an
+option of that name, `--adapter DIR`, to every part that declares it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tilework.core.errors import ConfigError
+
+C = TypeVar("C")
+KEY = "artefact"
+
+
+def artefact(kind: str) -> Any:
+    """A field of settings that holds the directory of an artefact; empty until it is given."""
+    return dataclasses.field(default="", metadata={KEY: kind})
+
+
+def declared(config: Any) -> set[str]:
+    """Kinds of artefacts that the parts of a configuration have settings for."""
+    return {kind for kind, _ in _fields(config)}
+
+
+def _fields(config: Any) -> Iterator[tuple[str, str]]:
+    """Kind and directory of every artefact that the parts of a configuration declare."""
+    if isinstance(config, tuple | list):
+        for item in config:
+            yield from _fields(item)
+    elif dataclasses.is_dataclass(config) and not isinstance(config, type):
+        for field in dataclasses.fields(config):
+            value = getattr(config, field.name)
+            if KEY in field.metadata:
+                yield field.metadata[KEY], value
+            yield from _fields(value)
+
+
+def given(config: Any, kind: str) -> str:
+    """The directory of a kind of artefact as a configuration has it; empty where it was not given."""
+    return next((path for known, path in _fields(config) if known == kind and path), "")
+
+
+def give(config: C, paths: Mapping[str, Path], strict: bool = True) -> C:
+    """The same configuration with directories by kind where its parts declare them.
+
+    strict: refuse one that no part declares.
+    """
+    if strict:
+        known = declared(config)
+        for kind in paths:
+            if kind not in known:
+                raise ConfigError(f"no part of this recipe takes --{kind}", f"leave --{kind} out")
+    equipped: C = _given(config, paths)
+    return equipped
+
+
+def _given(config: Any, paths: Mapping[str, Path]) -> Any:
+    if isinstance(config, tuple):
+        items = tuple(_given(item, paths) for item in config)
+        return config if all(new is old for new, old in zip(items, config, strict=True)) else items
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        return config
+    changed = {}
+    for field in dataclasses.fields(config):
+        old = getattr(config, field.name)
+        kind = str(field.metadata.get(KEY, ""))
+        new = str(paths[kind]) if kind in paths else _given(old, paths)
+        if new is not old:
+            changed[field.name] = new
+    return dataclasses.replace(config, **changed) if changed else config

@@ -1,0 +1,211 @@
+"""The directory of a run: what it holds, how it is claimed, compared, resumed and read.
+
+run.yaml                 settings
+data.json                version, what the data look like, and where they lie
+codebook.safetensors     codes of a token store, with learnt vectors when the run has ended
+checkpoints/, log.jsonl, results.json, quarantine.json, pictures/
+chain.yaml               in the directory above, where runs follow one another in 1-NAME, 2-NAME, ...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tilework.core.codebook import FILE as CODEBOOK
+from tilework.core.codebook import Codebook
+from tilework.core.config import Plain, decode, encode, first_difference, read_yaml, to_yaml
+from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.core.files import is_free, make_directory, write, write_json
+from tilework.runs.run import Chain, Run
+from tilework.train.checkpoint import latest_checkpoint
+
+SETTINGS, DATA, RESULTS, QUARANTINE, CHAIN = "run.yaml", "data.json", "results.json", "quarantine.json", "chain.yaml"
+VERSION = 2  # 1 had no number
+OTHERS = {  # what else a directory may be, by a file that it has
+    "manifest.json": "a token store",
+    "tokenizer.json": "a tokenizer",
+    "token_adapt.json": "a TokenAdapt",
+    "model.json": "an exported model",
+    "maps.json": "label maps",
+    "settings.json": "a table or comparison of runs",
+}
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What a trained model expects of its data."""
+
+    stage: str
+    channels: int
+    grid: tuple[int, int]  # after the evaluation pipeline
+    classes: tuple[str, ...]
+    codebook: str  # SHA-256 of the code vectors; empty for pixels
+    stored: tuple[int, int] | None = None  # grid before the evaluation pipeline
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Where a run lies; nothing is read until it is asked for."""
+
+    path: Path
+
+    @staticmethod
+    def find(path: Path) -> RunDirectory:
+        """The directory of a run, or of the last run of a chain; refuses anything else."""
+        if (path / CHAIN).is_file():
+            links = [link for link in sorted(path.glob("[1-9]-*")) if (link / SETTINGS).is_file()]
+            if not links:
+                raise InputError(f"the chain in {path} has not begun", "wait for the checkpoint of its first run")
+            return RunDirectory(links[-1])
+        if not (path / SETTINGS).is_file():
+            other = next((name for file, name in OTHERS.items() if (path / file).is_file()), None)
+            what = f"{path} is {other}, not a run" if other else f"no run in {path}"
+            raise InputError(what, "give a directory that 'tilework train' wrote")
+        if not (path / DATA).is_file():
+            raise InputError(f"the run in {path} was not started to the end", "run the same 'tilework train' again")
+        return RunDirectory(path)
+
+    @property
+    def name(self) -> str:
+        """What a run is called in tables and pictures: its directory, or its row and seed in a table."""
+        path = self.path
+        return f"{path.parent.parent.name} {path.parent.name}" if path.name == "run" else path.name or str(path)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has trained to the end."""
+        return (self.path / RESULTS).is_file()
+
+    @property
+    def checkpoints(self) -> Path:
+        """The directory of its checkpoints."""
+        return self.path / "checkpoints"
+
+    def settings(self) -> Run:
+        """What was trained; settings that older versions did not have take their defaults."""
+        return _decoded(Run, self.path / SETTINGS)
+
+    def data(self) -> DataSpec:
+        """What the data looked like."""
+        plain = read_json(self.path / DATA)
+        version = plain.pop("version", 1)
+        if not isinstance(version, int) or version > VERSION:
+            raise DamageError(f"{self.path} is a run of version {version}, this software reads {VERSION}", "update it")
+        known = {key: value for key, value in plain.items() if key not in ("train", "val", "start")}
+        try:
+            spec: DataSpec = decode(DataSpec, known)
+        except ConfigError as error:
+            raise DamageError(f"{self.path / DATA} is malformed", f"restore it ({error})") from error
+        return spec
+
+    def checkpoint(self) -> Path:
+        """The newest checkpoint."""
+        found = latest_checkpoint(self.checkpoints)
+        if found is None:
+            raise InputError(f"{self.path} has no checkpoint yet", "wait for the first one")
+        return found
+
+    def codebook(self) -> Codebook | None:
+        """The codes it was trained on, with the vectors that it learnt for them; None for pixels."""
+        if self.settings().objective.learns_table and not self.finished:
+            raise InputError(
+                f"{self.path} has not finished, and keeps its learnt code vectors at the end", "wait for it"
+            )
+        expected = self.data().codebook
+        return Codebook.read(self.path, expected) if expected else None
+
+    def log(self) -> list[dict[str, Any]]:
+        """What was logged, line by line."""
+        try:
+            return [json.loads(line) for line in (self.path / "log.jsonl").read_text().splitlines()]
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.path} has no log that can be read", f"restore log.jsonl ({error})") from error
+
+    def claim(self, run: Run, start: Path | None) -> None:
+        """Refuse a directory that holds something else than this run."""
+        if is_free(self.path):
+            return
+        if not (self.path / SETTINGS).is_file():
+            raise OutputError(f"{self.path} holds other files", "choose another --out")
+        check_same(self.path, _decoded(Run, self.path / SETTINGS), run, "run")
+        if (self.path / DATA).is_file() and read_json(self.path / DATA).get("start") != self._relative(start):
+            raise OutputError(f"{self.path} holds a run with another --start", "choose another --out, or repeat it")
+
+    def write(
+        self,
+        run: Run,
+        spec: DataSpec,
+        codebook: Codebook | None,
+        paths: Mapping[str, object],
+        start: Path | None,
+    ) -> None:
+        """Settings and data of a run that begins or goes on. paths: of training and validation data."""
+        make_directory(self.path)
+        if (self.path / CODEBOOK).is_file():  # with learnt vectors, if the run has ended
+            try:
+                Codebook.read(self.path, spec.codebook)
+            except DamageError as error:
+                raise OutputError(f"{self.path} was trained on other codes", "choose another --out") from error
+        elif codebook is not None:
+            codebook.write(self.path)
+        write(self.path / SETTINGS, to_yaml(run).encode())
+        places = {name: str(path) if path else None for name, path in paths.items()}
+        write_json(self.path / DATA, {"version": VERSION, **asdict(spec), **places, "start": self._relative(start)})
+
+    def _relative(self, start: Path | None) -> str | None:
+        """Where a start lies as seen from the run, so that a chain may move."""
+        return None if start is None else os.path.relpath(start, self.path)
+
+
+def claim_chain(path: Path, chain: Chain) -> list[RunDirectory]:
+    """Take a directory for a chain; refuse one that holds something else, or a chain with a link torn out."""
+    if is_free(path):
+        make_directory(path)
+        write(path / CHAIN, to_yaml(chain).encode())
+    elif not (path / CHAIN).is_file():
+        raise OutputError(f"{path} holds other files", "choose another --out")
+    else:
+        check_same(path, _decoded(Chain, path / CHAIN), chain, "chain")
+    links = [RunDirectory(path / f"{number}-{link.name}") for number, link in enumerate(chain.links, 1)]
+    for before, link in pairwise(links):
+        if latest_checkpoint(link.checkpoints) is not None and not before.finished:
+            what = f"{link.path} goes on from {before.path}, which is missing or unfinished"
+            raise InputError(what, f"restore {before.path}")
+    return links
+
+
+def check_same(path: Path, kept: Run | Chain, wanted: Run | Chain, kind: str) -> None:
+    """Refuse to go on with other settings; what older versions did not have counts as their default."""
+    if kept != wanted:
+        key, old, new = first_difference(encode(kept), encode(wanted))
+        raise OutputError(
+            f"{path} holds another {kind}: {key} is {old} there and {new} here",
+            "choose another --out, or repeat its settings to go on with it",
+        )
+
+
+def read_json(path: Path) -> Plain:
+    """A file that holds one object."""
+    try:
+        plain = json.loads(path.read_bytes())
+        if not isinstance(plain, dict):
+            raise ValueError("no object")
+        return plain
+    except (OSError, ValueError) as error:
+        raise DamageError(f"{path} is not JSON", f"restore it ({error})") from error
+
+
+def _decoded(kind: type[Any], path: Path) -> Any:
+    """Settings of a file; refused if this version does not know them."""
+    try:
+        return decode(kind, read_yaml(path))
+    except ConfigError as error:
+        raise DamageError(
+            f"the settings in {path} are damaged or of another version", f"use the version that wrote them ({error})"
+        ) from error

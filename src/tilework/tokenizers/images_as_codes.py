@@ -1,0 +1,74 @@
+"""A folder of images as codes, encoded batch by batch: nothing is stored.
+
+B batch | H, W pixels | h, w code grid | K codes
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from tilework.core.batch import Batch, Stage
+from tilework.core.codebook import Codebook
+from tilework.core.errors import InputError
+from tilework.data import ImageSource
+from tilework.store.seal import CodeMap
+from tilework.tokenizers.tokenizer import Tokenizer
+
+
+@dataclass
+class ImagesAsCodes:
+    """What a store of the same images would give, its codes numbered by a codebook."""
+
+    images: ImageSource  # of the size that the tokenizer takes
+    tokenizer: Tokenizer
+    codebook: Codebook
+    device: torch.device
+    together: int = 1
+    _number: np.ndarray = field(init=False, repr=False)  # (K of the tokenizer,) number of each in the codebook
+
+    def __post_init__(self) -> None:
+        vectors = self.tokenizer.codebook.detach().cpu().float().numpy()
+        used = self.codebook.used
+        if (
+            not len(used)
+            or used.max() >= len(vectors)
+            or not np.allclose(vectors[used], self.codebook.vectors, rtol=1e-4, atol=1e-6)
+        ):
+            raise InputError("the tokenizer has other codes than the run was trained on", "give the run's tokenizer")
+        self._number = CodeMap.of(used, vectors).number
+        self.tokenizer.to(self.device).eval()
+        self._grid = self.tokenizer.grid(self.images.grid)
+
+    @property
+    def stage(self) -> Stage:
+        """Codes, or several at a position."""
+        return "stacks" if self.tokenizer.stacked else "ids"
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Of codes."""
+        return (self._grid[0], self._grid[1]) if len(self._grid) > 1 else (1, self._grid[0])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in the order of their numbers."""
+        return self.images.classes
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Class number of each sample, (N,)."""
+        return self.images.labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @torch.inference_mode()
+    def batch(self, index: np.ndarray) -> Batch:
+        """x: (B, h, w) int32, or (B, C, h, w) where a position has several codes."""
+        batch = self.images.batch(index)
+        ids = self.tokenizer.encode(batch.x.to(self.device) / 255).cpu().numpy()
+        x = torch.from_numpy(self._number[ids].reshape(-1, *self.grid, *self._grid[2:]))
+        return batch.changed(x=x.permute(0, 3, 1, 2) if self.stage == "stacks" else x)
