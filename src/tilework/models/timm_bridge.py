@@ -116,9 +116,8 @@ class TimmModel(Model):
         if stages:
             raise ConfigError("timm: models do not give the maps of their stages", "use a model of ours")
         if x.shape[2:] != self.size:
-            raise ConfigError(
-                f"a timm: model for {self.size[0]}x{self.size[1]} px gets others", "build it for their size"
-            )
+            (height, width), (rows, columns) = self.size, x.shape[2:]
+            raise ConfigError(f"a timm: model for {height}x{width} px gets {rows}x{columns}", "build it for that size")
         features = self.network.forward_features(x)
         tokens = self._tokens(features)
         stem = tokens.transpose(1, 2).unflatten(2, self.grid)  # (B, D, h, w)
