@@ -46,6 +46,16 @@ def test_equals_the_slow_way(reduction: int) -> None:
     assert torch.allclose(mixed[0], torch.stack(carried), atol=1e-5)
 
 
+def test_another_grid_is_that_of_a_module_built_for_it() -> None:
+    module, other = (SpatialReductionAttention(8, 2, grid, 2) for grid in ((4, 6), (2, 12)))
+    other.load_state_dict(module.state_dict())
+    x, share = torch.randn(3, 24, 8), torch.rand(3, 24, 2)
+    for found, wanted in zip(module(x, share, (2, 12)), other(x, share), strict=True):
+        assert torch.equal(found, wanted)
+    with pytest.raises(ConfigError, match="a map of 3x8 does not divide into windows of 2"):
+        module(x, None, (3, 8))
+
+
 @pytest.mark.parametrize(
     ("heads", "reduction", "words"),
     [(3, 1, "a width of 8 is no multiple of 3 heads"), (2, 4, "a map of 4x6 does not divide into windows of 4")],

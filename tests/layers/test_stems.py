@@ -39,6 +39,22 @@ def test_every_stem_gives_the_grid_it_promises(name: str, grid: tuple[int, int])
     assert stem(x).shape == (2, 10, *stem.grid)
 
 
+@pytest.mark.parametrize("name", list(stems))
+def test_every_stem_takes_another_grid_as_one_built_for_it(name: str) -> None:
+    stem, other = (stems[name].build(3, grid, 12).eval() for grid in ((32, 32), (64, 32)))
+    other.load_state_dict(stem.state_dict())
+    x = torch.randn(2, 3, 64, 32)
+    assert torch.equal(stem(x), other(x))
+    assert stem.token_grid(x) == other.grid == tuple(round(side / stem.stride) for side in (64, 32))
+    assert other.grid != stem.grid
+
+
+@pytest.mark.parametrize("name", [name for name in stems if stems[name].build(3, (32, 32), 12).stride > 1])
+def test_every_stem_refuses_grids_that_it_does_not_divide(name: str) -> None:
+    with pytest.raises(ConfigError, match="a grid of 33x32 does not divide into patches of "):
+        stems[name].build(3, (32, 32), 12).token_grid(torch.randn(1, 3, 33, 32))
+
+
 @pytest.mark.parametrize(
     ("config", "takes", "grid"),
     [

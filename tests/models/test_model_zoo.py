@@ -66,6 +66,7 @@ UNKEPT = [name for name in presets if not isinstance(presets[name], VitConfig | 
         ("mixer_s16", {}, 18_528_264),
         ("convnext_t", {}, 28_589_128),
         ("swin_t", {}, 28_288_354),
+        ("swin_t", {"grid": (512, 512)}, 28_288_354),  # windows of 7 divide none of its maps
         ("swin_s", {}, 49_606_258),
         ("resnet50", {"input": "tokens", "grid": (28, 28), "code_dim": 32}, 25_557_032 + 64 * (32 * 9 - 3 * 49)),
     ],

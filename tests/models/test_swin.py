@@ -1,4 +1,4 @@
-"""Swin: timm's numbers, shares against the whole label matrix written window by window, refusals."""
+"""Swin: timm's numbers, shares and padding against attention written place by place, refusals."""
 
 from __future__ import annotations
 
@@ -80,9 +80,22 @@ def test_timms_backbones_without_a_head_are_told_by_their_first_stage() -> None:
 
 
 def windowed_attention(module: Any, x: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """The slow way, place by place: the matrix (k, N, N) of one sample, and what comes out of the module (N, D)."""
-    (height, width), (rows, columns), (down, across) = grid, module.window, module.shift
-    heads, size = module.heads, x.shape[1] // module.heads
+    """The slow way, place by place: the matrix (k, N, N) of one sample, and what comes out of the module (N, D).
+
+    N are the places of the map padded with zeros to whole windows; those of the map itself come out.
+    """
+    (rows, columns), (down, across), heads, size = (
+        module.window,
+        module.shift(grid),
+        module.heads,
+        x.shape[1] // module.heads,
+    )
+    height, width = (
+        next(n for n in range(side, 2 * side + 9) if n % by == 0) for side, by in zip(grid, module.window, strict=True)
+    )
+    padded = torch.zeros(height, width, x.shape[1])
+    padded[: grid[0], : grid[1]] = x.unflatten(0, grid)
+    x = padded.flatten(0, 1)
     q, k, v = (part.view(-1, heads, size).transpose(0, 1) for part in module.qkv(x).chunk(3, -1))
     table = module.relative_position_bias_table.view(2 * rows - 1, 2 * columns - 1, heads)
     matrix = torch.zeros(heads, height * width, height * width)
@@ -99,7 +112,8 @@ def windowed_attention(module: Any, x: Tensor, grid: tuple[int, int]) -> tuple[T
                     (q[:, place] * k[:, other]).sum(1) * size**-0.5 + table[r - s + rows - 1, c - d + columns - 1]
                 )
         matrix[:, place, keys] = torch.stack(scores, 1).softmax(1)
-    return matrix, module.proj((matrix @ v).transpose(0, 1).flatten(1))
+    y = module.proj((matrix @ v).transpose(0, 1).flatten(1))
+    return matrix, y.view(height, width, -1)[: grid[0], : grid[1]].flatten(0, 1)
 
 
 def test_share_equals_the_whole_label_matrix() -> None:
@@ -134,8 +148,45 @@ def test_share_equals_the_whole_label_matrix() -> None:
 
 
 def test_shift_moves_half_a_window_where_the_map_is_larger() -> None:
-    model = make((32, 64), window=4)  # 8x16 and 4x8 tokens
-    assert [block.attn.shift for stage in model.stages for block in stage.blocks] == [(0, 0), (2, 2), (0, 0), (0, 2)]
+    model = make((32, 64), window=4)
+    grids = ((8, 16), (4, 8))
+    found = [block.attn.shift(grid) for stage, grid in zip(model.stages, grids, strict=True) for block in stage.blocks]
+    assert found == [(0, 0), (2, 2), (0, 0), (0, 2)]
+    assert model.stages[1].blocks[1].attn.shift((5, 4)) == (2, 0)  # another grid
+
+
+# maps that windows do not divide
+
+
+PADDED = ((10, 14), (5, 7))  # tokens of 40x56 px; windows of 3 make 12x15 and 6x9 of them
+
+
+@pytest.mark.parametrize("built", [(40, 56), (48, 48)], ids=["built for it", "built for another"])
+def test_padded_windows_equal_the_slow_way(built: tuple[int, int]) -> None:
+    """Place by place on the padded map, as the published detectors compute it: timm pads after the roll instead."""
+    model, x = make(built, window=3), torch.randn(2, 3, 40, 56)
+    with torch.no_grad():
+        out = model(x, stages=True)
+        maps = model.patch_embed.get_submodule("norm")(model.patch_embed(x).flatten(2).mT)
+    for sample in range(2):
+        tokens = maps[sample]
+        with torch.no_grad():
+            for i, (stage, grid) in enumerate(zip(model.stages, PADDED, strict=True)):
+                for block in stage.blocks:
+                    tokens = tokens + windowed_attention(block.attn, block.norm1(tokens), grid)[1]
+                    tokens = tokens + block.mlp(block.norm2(tokens))
+                assert torch.allclose(out.stages[i][sample].flatten(1).mT, tokens, atol=1e-4)
+                if stage.downsample is not None:
+                    tokens = stage.downsample(tokens[None], None, grid)[0][0]
+            assert torch.allclose(model.norm(tokens), out.tokens[sample], atol=1e-4)
+    assert out.grid == PADDED[1]
+
+
+def test_sources_are_not_followed_through_padding() -> None:
+    model, x = make((40, 40), window=4), torch.randn(1, 3, 40, 40)
+    with pytest.raises(ConfigError, match="sources cannot be followed as 10x10 tokens are padded to 12x12: change"):
+        model(x, track=True)
+    assert model(torch.randn(1, 3, 64, 32), track=True).share is not None  # 16x8 and 8x4 tokens
 
 
 # the rest
@@ -153,7 +204,6 @@ def test_mix_after_the_stem_swaps_stem_maps() -> None:
     ("grid", "changes", "words"),
     [
         ((36, 36), {"window": 9}, "a map of 9x9 cannot be halved: change the size"),
-        ((40, 40), {"window": 4}, "a map of 10x10 does not divide into windows of 4: change the size or model.window"),
         ((32, 32), {"heads": (3, 4)}, "a width of 8 is no multiple of 3 heads"),
         ((32, 32), {"heads": (2,)}, "2 stages have 1 heads"),
     ],

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
-from tilework.layers.stems import PatchStemConfig, TokenStemConfig
+from tilework.layers.stems import PatchStemConfig, Stem, TokenStemConfig
 from tilework.models import Vit, VitConfig
 
 TINY = VitConfig(width=16, depth=3, heads=2, stem=PatchStemConfig(patch=4))
@@ -51,11 +51,11 @@ def pair_mix(after_stem: bool = False, seed: int = 2) -> Mix:
     return Mix(torch.tensor([1, 0]), torch.cat([own, own]), after_stem)
 
 
-class Given(nn.Module):
+class Given(Stem):
     """A stem that gives a map decided beforehand."""
 
     def __init__(self, value: Tensor) -> None:
-        super().__init__()
+        super().__init__((value.shape[2], value.shape[3]), value.shape[1], SIDE // value.shape[2])
         self.value = value
 
     def forward(self, x: Tensor) -> Tensor:

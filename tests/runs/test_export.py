@@ -300,7 +300,7 @@ def test_tokenizers_are_exported_already(made: Made, tmp_path: Path) -> None:
 
 def test_data_of_another_kind_are_refused(made: Made, tmp_path: Path) -> None:
     for run, data in ((made.token_run, made.images), (made.pixel_run, made.store)):
-        with pytest.raises(InputError, match="was trained on (tokens|images)"):
+        with pytest.raises(InputError, match=r"was trained on (tokens|images)"):
             export_run(run, tmp_path / "m", data=data)
     with pytest.raises(InputError, match="other classes"):
         export_run(made.token_run, tmp_path / "m", data=write_store(tmp_path / "two.tok", classes=2))

@@ -25,8 +25,10 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.proj = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, share: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """x: (B, N, D); share: (B, N, S) or None. Returns both after one round of attention."""
+    def forward(
+        self, x: Tensor, share: Tensor | None = None, grid: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """x: (B, N, D); share: (B, N, S) or None. Returns both after one round of attention, on whatever grid."""
         batch, tokens, width = x.shape
         qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, k, N, D/k)

@@ -50,10 +50,12 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(width, eps=eps)
         self.mlp = Mlp(width, int(width * mlp_ratio))
 
-    def forward(self, x: Tensor, share: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """x: (B, N, D); share: (B, N, S) or None."""
+    def forward(
+        self, x: Tensor, share: Tensor | None = None, grid: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """x: (B, N, D); share: (B, N, S) or None; grid: of the tokens, where not the one built for."""
         kept = self._kept(x)
-        y, attended = self.attn(self.norm1(x), share)
+        y, attended = self.attn(self.norm1(x), share, grid)
         x = x + self._drop(y, kept)
         if share is not None and attended is not None:
             aligned = (self.divisor * share + attended) / (self.divisor + 1)

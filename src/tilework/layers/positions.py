@@ -24,6 +24,8 @@ def sincos_positions(width: int, height: int, columns: int) -> Tensor:
 
 def resize_positions(positions: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
     """Bicubic resize from grid to grid; class tokens before the grid stay. (1, c + old, D) to (1, c + new, D)."""
+    if old == new:
+        return positions
     first, places = positions.tensor_split([positions.shape[1] - old[0] * old[1]], 1)
     table = places.transpose(1, 2).unflatten(2, old).float()  # (1, D, *old)
     table = F.interpolate(table, new, mode="bicubic", align_corners=False, antialias=False)

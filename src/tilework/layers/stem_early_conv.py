@@ -19,7 +19,7 @@ class EarlyConvStem(Stem):
     takes: Stage = "pixels"
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int, halvings: int) -> None:
-        super().__init__(patch_grid(grid, 2**halvings), width)
+        super().__init__(patch_grid(grid, 2**halvings), width, 2**halvings)
         layers: list[nn.Module] = []
         for left in reversed(range(halvings)):
             wide = max(1, width >> left)

@@ -40,7 +40,7 @@ class MotoStem(Stem):
     def __init__(self, channels: int, grid: tuple[int, int], width: int, config: MotoStemConfig) -> None:
         before = config.place == "pixel"
         stem = config.stem.build(config.channels if before else channels, grid, width)
-        super().__init__(stem.grid, stem.width)
+        super().__init__(stem.grid, stem.width, stem.stride)
         self.takes = stem.takes
         self.thin = nn.Conv2d(channels, config.channels, 3, padding=1) if before else None
         self.moto = NORMS[config.norm](config.channels if before else width, config)

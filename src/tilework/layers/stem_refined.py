@@ -25,7 +25,7 @@ class RefinedStem(Stem):
     takes: Stage = "pixels"
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int, config: RefinedStemConfig) -> None:
-        super().__init__(patch_grid(grid, config.windows[-1]), width)
+        super().__init__(patch_grid(grid, config.windows[-1]), width, config.windows[-1])
         self.windows, self.local = config.windows, config.local
         count = len(config.windows)
         widths = [width // count + (i < width % count) for i in range(count)]
@@ -39,15 +39,16 @@ class RefinedStem(Stem):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
         """Returns (B, D, h, w)."""
+        grid = self.token_grid(x)
         found = [conv(self._pad(x, k)) for conv, k in zip(self.scales, self.windows, strict=True)]  # (B, ., H/k, W/k)
         if len(found) > 1:
-            found = [F.adaptive_avg_pool2d(F.gelu(y), self.grid) for y in found]
+            found = [F.adaptive_avg_pool2d(F.gelu(y), grid) for y in found]
         y = self.proj(torch.cat(found, 1))
         if self.attn_norm is None or self.attn is None:
             return y
         tokens = y.flatten(2).transpose(1, 2)  # (B, h w, D)
         tokens = tokens + self.attn(self.attn_norm(tokens))[0]
-        return tokens.transpose(1, 2).unflatten(2, self.grid)
+        return tokens.transpose(1, 2).unflatten(2, grid)
 
     def _pad(self, x: Tensor, step: int) -> Tensor:
         """Room for windows of twice the step, as much before as after, or one more after."""

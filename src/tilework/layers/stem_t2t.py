@@ -96,10 +96,9 @@ class TokensToToken(Stem):
     takes: Stage = "pixels"
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int, config: TokensToTokenConfig) -> None:
-        super().__init__(patch_grid(grid, 16), width)
+        super().__init__(patch_grid(grid, 16), width, stride=16)
         if config.attention not in ("performer", "transformer"):
             raise ConfigError(f"no T2T with attention {config.attention!r}", "give 'performer' or 'transformer'")
-        self.pixels = grid
         layer = TokenPerformer if config.attention == "performer" else TokenTransformer
         self.attention1 = layer(channels * 7 * 7, config.width)
         self.attention2 = layer(config.width * 3 * 3, config.width)
@@ -111,7 +110,7 @@ class TokensToToken(Stem):
 
     def carry(self, x: Tensor, share: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """x: (B, 3, H, W); share: (B, H W, S) of the pixels, or None. Returns (B, D, h, w), (B, h w, S)."""
-        grid = self.pixels
+        grid = (x.shape[2], x.shape[3])
         for layer, (side, stride, padding) in zip((self.attention1, self.attention2, None), SPLITS, strict=True):
             tokens = F.unfold(x, side, padding=padding, stride=stride).transpose(1, 2)  # (B, N, channels side^2)
             share = None if share is None else pool_shares(share, grid, side, stride, padding)

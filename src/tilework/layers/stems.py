@@ -18,13 +18,24 @@ from tilework.core.registry import Registry
 
 
 class Stem(nn.Module):
-    """Input to token map; `grid` is the size of that map, `width` its channels."""
+    """Input to token map; `grid` is the size of that map, `width` its channels, `stride` the input's places per token.
+
+    A stem is built for one grid and takes any other that it can divide.
+    """
 
     takes: Stage
 
-    def __init__(self, grid: tuple[int, int], width: int) -> None:
+    def __init__(self, grid: tuple[int, int], width: int, stride: float = 1) -> None:
         super().__init__()
-        self.grid, self.width = grid, width
+        self.grid, self.width, self.stride = grid, width, stride
+
+    def token_grid(self, x: Tensor) -> tuple[int, int]:
+        """Size of the token map of an input, which must divide into patches. x: (B, ..., H, W)."""
+        height, width = x.shape[-2:]
+        if self.stride < 1:  # several tokens for each place
+            finer = round(1 / self.stride)
+            return finer * height, finer * width
+        return patch_grid((height, width), int(self.stride))
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns (B, D, h, w)."""
@@ -42,10 +53,14 @@ class StemConfig:
         raise NotImplementedError
 
 
+class UnevenGridError(ConfigError, RuntimeError):
+    """A size that does not divide into patches; also a RuntimeError, as torch's own for tensors that do not fit."""
+
+
 def patch_grid(grid: tuple[int, int], patch: int) -> tuple[int, int]:
     """Patches on each side of an input, which must divide into them."""
     if grid[0] % patch or grid[1] % patch:
-        raise ConfigError(f"a grid of {grid[0]}x{grid[1]} does not divide into patches of {patch}", "change a size")
+        raise UnevenGridError(f"a grid of {grid[0]}x{grid[1]} does not divide into patches of {patch}", "change a size")
     return grid[0] // patch, grid[1] // patch
 
 
@@ -55,7 +70,7 @@ class PatchStem(Stem):
     takes: Stage = "pixels"
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int, patch: int) -> None:
-        super().__init__(patch_grid(grid, patch), width)
+        super().__init__(patch_grid(grid, patch), width, patch)
         self.proj = nn.Conv2d(channels, width, patch, stride=patch)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, 3, H, W)
@@ -81,7 +96,7 @@ class ConvStem(Stem):
     takes: Stage = "pixels"
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int, config: ConvStemConfig) -> None:
-        super().__init__(patch_grid(grid, prod(config.strides)), width)
+        super().__init__(patch_grid(grid, prod(config.strides)), width, prod(config.strides))
         layers = []
         for kernel, stride in zip(config.kernels[:-1], config.strides[:-1], strict=True):
             conv = nn.Conv2d(channels, config.filters, kernel, stride, kernel // 2, bias=False)
@@ -120,7 +135,7 @@ class OverlapStem(Stem):
     takes: Stage = "pixels"
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int, patch: int) -> None:
-        super().__init__(patch_grid(grid, patch), width)
+        super().__init__(patch_grid(grid, patch), width, patch)
         self.proj = nn.Conv2d(channels, width, 2 * patch - 1, stride=patch, padding=patch - 1)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, 3, H, W)
@@ -148,7 +163,7 @@ class TokenStem(Stem):
     def __init__(self, code_dim: int, grid: tuple[int, int], width: int) -> None:
         if grid[0] % 2 or grid[1] % 2:
             raise ConfigError(f"a code grid of {grid[0]}x{grid[1]} cannot be halved", "crop it to even sides")
-        super().__init__((grid[0] // 2, grid[1] // 2), width)
+        super().__init__((grid[0] // 2, grid[1] // 2), width, stride=2)
         self.proj = nn.Conv2d(code_dim, width, kernel_size=4, stride=2, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
@@ -220,7 +235,7 @@ class TokenFineStem(Stem):
     takes: Stage = "map"
 
     def __init__(self, code_dim: int, grid: tuple[int, int], width: int) -> None:
-        super().__init__((2 * grid[0], 2 * grid[1]), width)
+        super().__init__((2 * grid[0], 2 * grid[1]), width, stride=0.5)
         self.proj = nn.ConvTranspose2d(code_dim, width, kernel_size=4, stride=2, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)

@@ -20,7 +20,7 @@ from tilework.layers.residual import add_branch
 from tilework.layers.shares import convolve_shares, pool_shares
 from tilework.layers.stem_moto import ChannelNorm
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenFineStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
+from tilework.models.model import Model, ModelConfig, Output, halved, initial_share, start_small
 
 
 @ModelConfig.choices.add("convnext")
@@ -78,14 +78,14 @@ class Convnext(Model):
         self.stem = stem
         self.stem.add_module("norm", ChannelNorm(config.widths[0], eps=1e-6))
         self.grid = stem.grid
+        self.stage_widths = config.widths
+        self.stage_strides = tuple(stem.stride * 2**i for i in range(len(config.widths)))
         rates = iter(torch.linspace(0, config.drop_path, sum(config.depths), device="cpu").tolist())
         self.downsample_layers = nn.ModuleList([nn.Identity()])  # before the first stage there is the stem
         self.stages = nn.ModuleList()
         for i, (width, depth) in enumerate(zip(config.widths, config.depths, strict=True)):
             if i:
-                if self.grid[0] % 2 or self.grid[1] % 2:
-                    raise ConfigError(f"a map of {self.grid[0]}x{self.grid[1]} cannot be halved", "change the size")
-                self.grid = (self.grid[0] // 2, self.grid[1] // 2)
+                self.grid = halved(self.grid)
                 before = config.widths[i - 1]
                 halve = nn.Sequential(ChannelNorm(before, eps=1e-6), nn.Conv2d(before, width, 2, stride=2))
                 self.downsample_layers.append(halve)
@@ -94,23 +94,37 @@ class Convnext(Model):
         self.head = nn.Linear(config.widths[-1], classes) if classes else nn.Identity()
         start_small(self, nn.Linear | nn.Conv2d)
 
-    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mix: Mix | None = None,
+        keep: Tensor | None = None,
+        track: bool = False,
+        stages: bool = False,
+    ) -> Output:
         """See `Model.forward`; no token can be left out."""
         if keep is not None:
             raise ConfigError("a ConvNeXt cannot leave tokens out", "convolutions need whole maps: use a ViT")
+        grid = self.stem.token_grid(x)
         stem = self.stem(x)  # (B, D, h, w)
         mixed = mix.apply(stem) if mix is not None and mix.after_stem else stem
         features = self.stem.get_submodule("norm")(mixed)
-        share = initial_share(mix, len(x), self.stem.grid, x.device) if track else None  # (B, N, 2)
+        share = initial_share(mix, len(x), grid, x.device) if track else None  # (B, N, 2)
+        given = []
         for halve, blocks in zip(self.downsample_layers, self.stages, strict=True):
-            if share is not None and halve is not self.downsample_layers[0]:
-                share = pool_shares(share, (features.shape[2], features.shape[3]), kernel=2, stride=2)
+            if halve is not self.downsample_layers[0]:
+                share = None if share is None else pool_shares(share, grid, kernel=2, stride=2)
+                grid = halved(grid)
             features = halve(features)
             for block in blocks.children():
                 features, share = block(features, share)
+            if stages:
+                given.append(features)
         tokens = features.flatten(2).transpose(1, 2)  # (B, N, D)
         share = None if share is None else share.mean(1)
-        return Output(self.head(self.norm(tokens.mean(1))), tokens, stem, self.grid, share=share)
+        logits = self.head(self.norm(tokens.mean(1)))
+        return Output(logits, tokens, stem, grid, share=share, stages=tuple(given))
 
     def places(self, out: Output) -> Tensor:
         """What norm and head say of each place, (B, N, K)."""

@@ -32,6 +32,7 @@ STAGES = (  # blocks, kernel, stride of the first block, expansion, width
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
+LAST = (2, 4, 10, 15)  # blocks before the grid gets coarser, from H/4 on
 
 
 @ModelConfig.choices.add("efficientnet_lite0")
@@ -99,6 +100,8 @@ class EfficientnetLite0(Model):
     tracks = False
     stem_names = ("conv_stem.", "bn0.")
     head_names = ("fc.",)
+    stage_widths = (24, 40, 112, 320)
+    stage_strides = (4, 8, 16, 32)
 
     def __init__(self, config: EfficientnetLite0Config, channels: int, grid: tuple[int, int], classes: int) -> None:
         super().__init__()
@@ -119,18 +122,31 @@ class EfficientnetLite0(Model):
             if isinstance(module, nn.Conv2d):  # by the outputs that each input feeds, as the original
                 nn.init.normal_(module.weight, std=math.sqrt(2 * module.groups / module.weight[:, 0].numel()))
 
-    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mix: Mix | None = None,
+        keep: Tensor | None = None,
+        track: bool = False,
+        stages: bool = False,
+    ) -> Output:
         """See `Model.forward`; `grid` follows the input. No token can be left out or followed."""
         if keep is not None:
             raise ConfigError("an EfficientNet cannot leave tokens out", "convolutions need whole maps: use a ViT")
         if track:
             raise ConfigError("an EfficientNet cannot follow sources of a mixture", "it has no attention: use a ViT")
         stem = F.relu6(self.bn0(self.conv_stem(x)))  # (B, 32, H/2, W/2)
-        features = self.blocks(mix.apply(stem) if mix is not None and mix.after_stem else stem)
+        features, given = mix.apply(stem) if mix is not None and mix.after_stem else stem, []
+        for i, block in enumerate(self.blocks):
+            features = block(features)
+            if stages and i in LAST:
+                given.append(features)
         features = F.relu6(self.bn1(self.conv_head(features)))  # (B, D, h, w)
         tokens = features.flatten(2).transpose(1, 2)  # (B, N, D)
         dense = self.fc(tokens) if isinstance(self.fc, nn.Linear) else None  # (B, N, K): a 1x1 convolution
-        return Output(self.fc(tokens.mean(1)), tokens, stem, (features.shape[2], features.shape[3]), dense)
+        grid = (features.shape[2], features.shape[3])
+        return Output(self.fc(tokens.mean(1)), tokens, stem, grid, dense, stages=tuple(given))
 
     def layer_of(self, name: str) -> int:
         """0: stem; then one for each block; then the last convolution; last: head."""

@@ -15,7 +15,7 @@ from tilework.core.errors import ConfigError
 from tilework.layers.block import Mlp
 from tilework.layers.residual import add_branch
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share
+from tilework.models.model import Model, ModelConfig, Output, initial_share, stage_blocks
 
 
 @ModelConfig.choices.add("mlp_mixer")
@@ -77,6 +77,7 @@ class MlpMixer(Model):
         self.config = config
         self.takes = stem.takes
         self.grid = stem.grid
+        self.stage_widths, self.stage_strides = (config.width,) * 4, (stem.stride,) * 4
         self.stem = stem
         self.blocks = nn.ModuleList(
             MixerBlock(config, stem.grid[0] * stem.grid[1], config.drop_path * i / max(1, config.depth - 1))
@@ -95,19 +96,38 @@ class MlpMixer(Model):
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
 
-    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
-        """See `Model.forward`; no token can be left out."""
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mix: Mix | None = None,
+        keep: Tensor | None = None,
+        track: bool = False,
+        stages: bool = False,
+    ) -> Output:
+        """See `Model.forward`; no token can be left out, and no other grid fits.
+
+        Stages are the tokens after each quarter of the blocks.
+        """
         if keep is not None:
             raise ConfigError("an MLP-Mixer cannot leave tokens out", "it has weights for each place: use a ViT")
+        if (grid := self.stem.token_grid(x)) != self.grid:
+            raise ConfigError(
+                f"an MLP-Mixer has weights for each position of {self.grid[0]}x{self.grid[1]}, not {grid[0]}x{grid[1]}",
+                "build it for that size, or use a ViT",
+            )
         stem = self.stem(x)  # (B, D, h, w)
         mixed = mix.apply(stem) if mix is not None and mix.after_stem else stem
         tokens = mixed.flatten(2).transpose(1, 2)  # (B, N, D)
         share = initial_share(mix, len(x), self.grid, x.device) if track else None  # (B, N, 2)
-        for block in self.blocks:
+        maps: list[Tensor] = []
+        for i, block in enumerate(self.blocks):
             tokens, share = block(tokens, share)
+            if stages:
+                maps += [tokens.transpose(1, 2).unflatten(2, grid)] * stage_blocks(self.config.depth).count(i)
         tokens = self.norm(tokens)
         share = None if share is None else share.mean(1)
-        return Output(self.head(tokens.mean(1)), tokens, stem, self.grid, share=share)
+        return Output(self.head(tokens.mean(1)), tokens, stem, grid, share=share, stages=tuple(maps))
 
     def places(self, out: Output) -> Tensor:
         """What the head says of each place, (B, N, K); their mean is what it says of the image."""

@@ -29,6 +29,7 @@ class Output:
     grid: tuple[int, int]  # h, w
     dense: Tensor | None = None  # (B, N, K) logits of each token
     share: Tensor | None = None  # (B, S) part of each source in the representation that the head reads
+    stages: tuple[Tensor, ...] = ()  # (B, D_i, h_i, w_i) fine to coarse, where asked for: what dense heads read
 
 
 class Network(nn.Module):
@@ -40,18 +41,29 @@ class Network(nn.Module):
 class Model(Network):
     """Stem, backbone and heads."""
 
-    grid: tuple[int, int]
+    grid: tuple[int, int]  # that it is built for; `Output.grid` is that of the input at hand
+    stage_widths: tuple[int, ...] = ()  # D_i of `Output.stages`
+    stage_strides: tuple[float, ...] = ()  # pixels, or codes, from position to position; 0.5: two positions for each
     tracks: bool = True  # whether it can follow the sources of a mixture
     stem_names: tuple[str, ...] = ()  # how the names of the stem's parameters start
     head_names: tuple[str, ...] = ()  # and those of the head
     prefix: str = ""  # before the names that published checkpoints use
 
-    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
-        """Classify.
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mix: Mix | None = None,
+        keep: Tensor | None = None,
+        track: bool = False,
+        stages: bool = False,
+    ) -> Output:
+        """Classify; an input on another grid than the one built for is taken, or refused with the reason.
 
         mix: how the samples are mixed; the tokens are mixed here if `mix.after_stem`.
         keep: (B, n) places on the token grid; all others are left out (masked token modelling).
         track: follow the sources of a mixture through the blocks (TL-Align).
+        stages: give the maps of all stages as well.
         """
         raise NotImplementedError
 
@@ -96,6 +108,18 @@ class ModelConfig:
         """The same network with its stem for code maps."""
         name = self.choices.name_of(type(self))
         raise ConfigError(f"{name} has no stem for tokens", "pick a model that has one, such as vit or resnet")
+
+
+def stage_blocks(depth: int) -> tuple[int, ...]:
+    """Blocks after which a network without stages gives its four maps: each quarter, rounded up."""
+    return tuple(-(-depth * quarter // 4) - 1 for quarter in (1, 2, 3, 4))
+
+
+def halved(grid: tuple[int, int]) -> tuple[int, int]:
+    """The grid of the next stage."""
+    if grid[0] % 2 or grid[1] % 2:
+        raise ConfigError(f"a map of {grid[0]}x{grid[1]} cannot be halved", "change the size")
+    return grid[0] // 2, grid[1] // 2
 
 
 def stem_of(model: nn.Module) -> Stem:

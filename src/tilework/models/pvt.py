@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
+from tilework.layers.positions import resize_positions
 from tilework.layers.shares import pool_shares
 from tilework.layers.spatial_reduction import SpatialReductionAttention
-from tilework.layers.stems import PatchStem, PatchStemConfig, Stem, StemConfig, TokenFineStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
+from tilework.layers.stems import PatchStem, PatchStemConfig, Stem, StemConfig, TokenFineStemConfig, patch_grid
+from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small, stem_of
 
 
 @ModelConfig.choices.add("pvt")
@@ -57,6 +58,8 @@ class Pvt(Model):
         self.takes = stem.takes
         self.grids = [(stem.grid[0] >> i, stem.grid[1] >> i) for i in range(len(config.depths))]
         self.grid = self.grids[-1]
+        self.stage_widths = config.widths
+        self.stage_strides = tuple(stem.stride * 2**i for i in range(len(config.widths)))
         rates = iter(torch.linspace(0, config.drop_path, sum(config.depths), device="cpu").tolist())
         for i, (width, heads, grid) in enumerate(zip(config.widths, config.heads, self.grids, strict=True)):
             embed = PatchStem(config.widths[i - 1], self.grids[i - 1], width, patch=2) if i else stem
@@ -85,30 +88,42 @@ class Pvt(Model):
         """Positions of every stage."""
         return {f"pos_embed{i}": grid for i, grid in enumerate(self.grids, 1)}
 
-    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
-        """See `Model.forward`; no token can be left out."""
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mix: Mix | None = None,
+        keep: Tensor | None = None,
+        track: bool = False,
+        stages: bool = False,
+    ) -> Output:
+        """See `Model.forward`; no token can be left out. Stages have no norm after them, as published."""
         if keep is not None:
             raise ConfigError("a PVT cannot leave tokens out", "keys need whole windows: use a ViT")
+        grid = stem_of(self).token_grid(x)
         stem = self.get_submodule("patch_embed1")(x)  # (B, D, h, w)
         maps = mix.apply(stem) if mix is not None and mix.after_stem else stem
-        share = initial_share(mix, len(x), self.grids[0], x.device) if track else None  # (B, N, 2)
+        share = initial_share(mix, len(x), grid, x.device) if track else None  # (B, N, 2)
         area = None if share is None else share.mean(1, keepdim=True)
-        tokens = maps
+        tokens, given = maps, []
         for i, depth in enumerate(self.config.depths, 1):
             if i > 1:
-                maps = self.get_submodule(f"patch_embed{i}")(tokens.transpose(1, 2).unflatten(2, self.grids[i - 2]))
-                share = None if share is None else pool_shares(share, self.grids[i - 2], kernel=2, stride=2)
+                maps = self.get_submodule(f"patch_embed{i}")(tokens.transpose(1, 2).unflatten(2, grid))
+                share = None if share is None else pool_shares(share, grid, kernel=2, stride=2)
+                grid = patch_grid(grid, 2)
             tokens = self.get_submodule(f"patch_embed{i}.norm")(maps.flatten(2).transpose(1, 2))  # (B, N, D)
             if i == len(self.grids):
                 tokens = torch.cat([self.cls_token.expand(len(x), -1, -1).to(tokens.dtype), tokens], 1)
                 if share is not None and area is not None:
                     share = torch.cat([area, share], 1)  # the class token carries the mixture by area
-            tokens = tokens + self.get_parameter(f"pos_embed{i}")
+            tokens = tokens + resize_positions(self.get_parameter(f"pos_embed{i}"), self.grids[i - 1], grid)
             for j in range(depth):
-                tokens, share = self.get_submodule(f"block{i}.{j}")(tokens, share)
+                tokens, share = self.get_submodule(f"block{i}.{j}")(tokens, share, grid)
+            if stages:  # without the class token
+                given.append(tokens[:, -grid[0] * grid[1] :].transpose(1, 2).unflatten(2, grid))
         tokens = self.norm(tokens)
         share = None if share is None else share[:, 0]
-        return Output(self.head(tokens[:, 0]), tokens[:, 1:], stem, self.grid, share=share)
+        return Output(self.head(tokens[:, 0]), tokens[:, 1:], stem, grid, share=share, stages=tuple(given))
 
     def places(self, out: Output) -> Tensor:
         """What the head says of each token, (B, N, K)."""

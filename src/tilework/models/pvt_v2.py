@@ -21,8 +21,8 @@ from tilework.layers.block import Block
 from tilework.layers.residual import add_branch
 from tilework.layers.shares import convolve_shares, pool_shares
 from tilework.layers.spatial_reduction import SpatialReductionAttention
-from tilework.layers.stems import OverlapStem, OverlapStemConfig, Stem, StemConfig, TokenFineStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
+from tilework.layers.stems import OverlapStem, OverlapStemConfig, Stem, StemConfig, TokenFineStemConfig, patch_grid
+from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small, stem_of
 
 
 @ModelConfig.choices.add("pvt_v2")
@@ -60,12 +60,15 @@ class ConvMlp(nn.Module):
         self.dwconv = nn.Sequential(OrderedDict(dwconv=conv))
         self.fc2 = nn.Linear(hidden, width)
 
-    def forward(self, x: Tensor, share: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """x: (B, N, D); share: (B, N, S) or None."""
-        y = self.dwconv(self.fc1(x).transpose(1, 2).unflatten(2, self.grid))  # (B, hidden, h, w)
+    def forward(
+        self, x: Tensor, share: Tensor | None = None, grid: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """x: (B, N, D); share: (B, N, S) or None; grid: of the tokens, where not the one built for."""
+        grid = grid or self.grid
+        y = self.dwconv(self.fc1(x).transpose(1, 2).unflatten(2, grid))  # (B, hidden, h, w)
         y = self.fc2(F.gelu(y.flatten(2).transpose(1, 2)))
         if share is not None:
-            share = convolve_shares(share, self.grid, self.dwconv.get_parameter("dwconv.weight"))
+            share = convolve_shares(share, grid, self.dwconv.get_parameter("dwconv.weight"))
         return y, share
 
 
@@ -78,10 +81,12 @@ class PvtV2Block(Block):
         self.add_module("attn", SpatialReductionAttention(width, heads, grid, config.reductions[stage]))
         self.add_module("mlp", ConvMlp(width, width * config.mlp_ratios[stage], grid))
 
-    def forward(self, x: Tensor, share: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """x: (B, N, D); share: (B, N, S) or None."""
+    def forward(
+        self, x: Tensor, share: Tensor | None = None, grid: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """x: (B, N, D); share: (B, N, S) or None; grid: of the tokens, where not the one built for."""
         for norm, branch in ((self.norm1, self.attn), (self.norm2, self.mlp)):
-            y, mixed = branch(norm(x), share)
+            y, mixed = branch(norm(x), share, grid)
             x, share = add_branch(x, y, self.drop_path if self.training else 0.0, share, mixed)
         return x, share
 
@@ -96,7 +101,8 @@ class PvtV2(Model):
         super().__init__()
         self.config = config
         self.takes = stem.takes
-        self.stem_grid = stem.grid
+        self.stage_widths = config.widths
+        self.stage_strides = tuple(stem.stride * 2**i for i in range(len(config.widths)))
         rates = iter(torch.linspace(0, config.drop_path, sum(config.depths), device="cpu").tolist())
         for i, width in enumerate(config.widths):
             embed = OverlapStem(config.widths[i - 1], self.grid, width, patch=2) if i else stem
@@ -115,26 +121,37 @@ class PvtV2(Model):
             if isinstance(module, nn.Conv2d):
                 nn.init.normal_(module.weight, std=math.sqrt(2 * module.groups / module.weight[:, 0].numel()))
 
-    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
-        """See `Model.forward`; no token can be left out."""
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mix: Mix | None = None,
+        keep: Tensor | None = None,
+        track: bool = False,
+        stages: bool = False,
+    ) -> Output:
+        """See `Model.forward`; no token can be left out. Stages are normed, as the next stage reads them."""
         if keep is not None:
             raise ConfigError("a PVTv2 cannot leave tokens out", "convolutions need whole maps: use a ViT")
+        grid = stem_of(self).token_grid(x)
         stem = self.get_submodule("patch_embed1")(x)  # (B, D, h, w)
         features = mix.apply(stem) if mix is not None and mix.after_stem else stem
-        share = initial_share(mix, len(x), self.stem_grid, x.device) if track else None  # (B, N, 2)
-        tokens = features
+        share = initial_share(mix, len(x), grid, x.device) if track else None  # (B, N, 2)
+        tokens, given = features, []
         for i in range(1, len(self.config.depths) + 1):
             if i > 1:
-                if share is not None:
-                    share = pool_shares(share, (features.shape[2], features.shape[3]), kernel=3, stride=2, padding=1)
+                share = None if share is None else pool_shares(share, grid, kernel=3, stride=2, padding=1)
+                grid = patch_grid(grid, 2)
                 features = self.get_submodule(f"patch_embed{i}")(features)
             tokens = self.get_submodule(f"patch_embed{i}.norm")(features.flatten(2).transpose(1, 2))  # (B, N, D)
             for j in range(self.config.depths[i - 1]):
-                tokens, share = self.get_submodule(f"block{i}.{j}")(tokens, share)
+                tokens, share = self.get_submodule(f"block{i}.{j}")(tokens, share, grid)
             tokens = self.get_submodule(f"norm{i}")(tokens)
             features = tokens.transpose(1, 2).reshape(len(x), -1, *features.shape[2:])
+            if stages:
+                given.append(features)
         share = None if share is None else share.mean(1)
-        return Output(self.head(tokens.mean(1)), tokens, stem, self.grid, share=share)
+        return Output(self.head(tokens.mean(1)), tokens, stem, grid, share=share, stages=tuple(given))
 
     def places(self, out: Output) -> Tensor:
         """What the head says of each place, (B, N, K); their mean is what it says of the image."""

@@ -122,7 +122,9 @@ class Resnet(Model):
                 inputs = (width << i) * block.expansion
             self.add_module(f"layer{i + 1}", stage)
         self.fc = nn.Linear(inputs, classes) if classes else nn.Identity()
-        stride = 32 if config.stem == "image" else 8
+        self.stage_widths = tuple((width << i) * block.expansion for i in range(4))
+        self.stage_strides = (4, 8, 16, 32) if config.stem == "image" else (1, 2, 4, 8)
+        stride = self.stage_strides[-1]
         self.grid = (-(-grid[0] // stride), -(-grid[1] // stride))
         self._initialise()
 
@@ -131,7 +133,15 @@ class Resnet(Model):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mix: Mix | None = None,
+        keep: Tensor | None = None,
+        track: bool = False,
+        stages: bool = False,
+    ) -> Output:
         """See `Model.forward`; `stem` is the map that layer1 takes. No token can be left out or followed."""
         if keep is not None:
             raise ConfigError("a ResNet cannot leave tokens out", "convolutions need whole maps: use a ViT")
@@ -141,10 +151,14 @@ class Resnet(Model):
             x = x.contiguous()
         stem = self.maxpool(F.relu(self.bn1(self.conv1(x))))  # (B, 64, H/4, W/4), or (B, 64, H, W) of tokens
         features = mix.apply(stem) if mix is not None and mix.after_stem else stem
+        given = []
         for i in range(4):
             features = self.get_submodule(f"layer{i + 1}")(features)
+            if stages:
+                given.append(features)
         tokens = features.flatten(2).transpose(1, 2)  # (B, N, D)
-        return Output(self.fc(tokens.mean(1)), tokens, stem, (features.shape[2], features.shape[3]))
+        grid = (features.shape[2], features.shape[3])
+        return Output(self.fc(tokens.mean(1)), tokens, stem, grid, stages=tuple(given))
 
     def places(self, out: Output) -> Tensor:
         """What the head says of each place, (B, N, K); their mean is what it says of the image."""

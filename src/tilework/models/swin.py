@@ -1,6 +1,7 @@
 """Swin Transformer for pixels and for tokens: attention in shifted windows, in four stages (Liu et al., 2021).
 
-B batch | h, w grid of a stage | N = h w | D width of a stage | S sources | k heads | M windows | n places of a window.
+B batch | h, w grid of a stage | N = h w | D width of a stage | S sources | k heads | M windows | n places of a window |
+H, W grid padded to whole windows, P = H W.
 Parameter names are those of the published checkpoints, but for `stages`, which are `layers` there.
 """
 
@@ -18,7 +19,7 @@ from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenFineStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
+from tilework.models.model import Model, ModelConfig, Output, halved, initial_share, start_small
 
 
 @ModelConfig.choices.add("swin")
@@ -48,7 +49,8 @@ class SwinConfig(ModelConfig):
 class WindowAttention(nn.Module):
     """Attention among the places of a window, with a learnt bias for each distance.
 
-    A shifted window is cut from the map rolled by half a window; places that the roll brought together stay apart.
+    A shifted window is cut from the map rolled by half a window; places that the roll brought together stay apart. On a
+    map that windows do not divide, zeros on the right and below take part too, as in published detectors.
     """
 
     distance: Tensor  # (n, n) rows of the table
@@ -58,19 +60,12 @@ class WindowAttention(nn.Module):
         super().__init__()
         if width % heads:
             raise ConfigError(f"a width of {width} is no multiple of {heads} heads", "change model.heads")
-        self.heads, self.grid = heads, grid
+        self.heads, self.grid, self.shifted = heads, grid, shifted
         self.window = (min(window, grid[0]), min(window, grid[1]))
-        if grid[0] % self.window[0] or grid[1] % self.window[1]:
-            raise ConfigError(
-                f"a map of {grid[0]}x{grid[1]} does not divide into windows of {window}",
-                "change the size or model.window",
-            )
-        far = [shifted and side < whole for side, whole in zip(self.window, grid, strict=True)]
-        self.shift = (far[0] * (self.window[0] // 2), far[1] * (self.window[1] // 2))
         distances = (2 * self.window[0] - 1) * (2 * self.window[1] - 1)
         self.relative_position_bias_table = nn.Parameter(torch.empty(distances, heads))
         self.register_buffer("distance", self._distances(), persistent=False)
-        self.register_buffer("apart", self._apart() if any(self.shift) else None, persistent=False)
+        self.register_buffer("apart", self._apart(grid), persistent=False)
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
 
@@ -79,39 +74,64 @@ class WindowAttention(nn.Module):
         down, across = (places[:, None] - places[None]).unbind(-1)
         return (down + self.window[0] - 1) * (2 * self.window[1] - 1) + across + self.window[1] - 1
 
-    def _apart(self) -> Tensor:
-        rows, columns = (torch.arange(n) >= n - by for n, by in zip(self.grid, self.shift, strict=True))
-        part = 2 * rows[:, None] + 1 * columns  # (h, w)
-        part = self._cut(part.view(1, -1, 1))[0, ..., 0]  # (M, n)
+    def shift(self, grid: tuple[int, int]) -> tuple[int, int]:
+        """Half a window where the map is larger than one."""
+        far = [self.shifted and side < whole for side, whole in zip(self.window, grid, strict=True)]
+        return far[0] * (self.window[0] // 2), far[1] * (self.window[1] // 2)
+
+    def _padded(self, grid: tuple[int, int]) -> tuple[int, int]:
+        (rows, columns), (height, width) = self.window, grid
+        return -(-height // rows) * rows, -(-width // columns) * columns
+
+    def _apart(self, grid: tuple[int, int]) -> Tensor | None:
+        padded, shift = self._padded(grid), self.shift(grid)
+        if not any(shift):
+            return None
+        rows, columns = (torch.arange(n) >= n - by for n, by in zip(padded, shift, strict=True))
+        part = 2 * rows[:, None] + 1 * columns  # (H, W)
+        part = self._cut(part.view(1, -1, 1), padded)[0, ..., 0]  # (M, n)
         return part[:, :, None] != part[:, None]
 
-    def _cut(self, x: Tensor) -> Tensor:
-        """(B, N, D) to windows, (B, M, n, D)."""
-        (rows, columns), (height, width) = self.window, self.grid
+    def _cut(self, x: Tensor, padded: tuple[int, int]) -> Tensor:
+        """(B, P, D) to windows, (B, M, n, D)."""
+        (rows, columns), (height, width) = self.window, padded
         x = x.reshape(x.shape[0], height // rows, rows, width // columns, columns, x.shape[2])
         return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
-    def _join(self, x: Tensor) -> Tensor:
-        """Windows, (B, M, n, D), to (B, N, D)."""
-        (rows, columns), (height, width) = self.window, self.grid
+    def _join(self, x: Tensor, padded: tuple[int, int]) -> Tensor:
+        """Windows, (B, M, n, D), to (B, P, D)."""
+        (rows, columns), (height, width) = self.window, padded
         x = x.reshape(x.shape[0], height // rows, width // columns, rows, columns, x.shape[3])
         return x.transpose(2, 3).flatten(1, 4)
 
-    def _roll(self, x: Tensor, back: bool = False) -> Tensor:
-        if not any(self.shift):
-            return x
-        by = self.shift if back else (-self.shift[0], -self.shift[1])
-        return x.unflatten(1, self.grid).roll(by, (1, 2)).flatten(1, 2)
+    def forward(
+        self, x: Tensor, share: Tensor | None = None, grid: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """x: (B, N, D); share: (B, N, S) or None; grid: of the tokens, where not the one built for.
 
-    def forward(self, x: Tensor, share: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """x: (B, N, D); share: (B, N, S) or None. Returns both after one round of attention."""
-        windows = self._cut(self._roll(x))  # (B, M, n, D)
+        Returns both after one round of attention.
+        """
+        if grid is None or grid == self.grid:
+            grid, apart = self.grid, self.apart
+        else:
+            with x.device:
+                apart = self._apart(grid)
+        padded, (down, across) = self._padded(grid), self.shift(grid)
+        if padded != grid:
+            if share is not None:
+                raise ConfigError(
+                    f"sources cannot be followed as {grid[0]}x{grid[1]} tokens are padded to {padded[0]}x{padded[1]}",
+                    "change the size or model.window, or leave label alignment out",
+                )
+            edges = (0, 0, 0, padded[1] - grid[1], 0, padded[0] - grid[0])
+            x = F.pad(x.unflatten(1, grid), edges).flatten(1, 2)  # (B, P, D)
+        windows = self._cut(roll(x, padded, -down, -across), padded)  # (B, M, n, D)
         batch, count, places, width = windows.shape
         qkv = self.qkv(windows).reshape(batch, count, places, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(3, 0, 1, 4, 2, 5).flatten(2, 3)  # each (B, M k, n, D/k)
         bias = self.relative_position_bias_table[self.distance].permute(2, 0, 1).expand(count, -1, -1, -1)
-        if self.apart is not None:
-            bias = bias.masked_fill(self.apart[:, None], float("-inf"))  # (M, k, n, n)
+        if apart is not None:
+            bias = bias.masked_fill(apart[:, None], float("-inf"))  # (M, k, n, n)
         bias = bias.flatten(0, 1).to(q.dtype)
         if share is None:
             y = F.scaled_dot_product_attention(q, k, v, bias[None])
@@ -122,35 +142,40 @@ class WindowAttention(nn.Module):
             y = a.to(v.dtype) @ v
             with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
                 mean = a.unflatten(1, (count, self.heads)).mean(2)  # (B, M, n, n)
-                share = self._roll(self._join(mean @ self._cut(self._roll(share))), back=True)
+                shares = self._cut(roll(share, padded, -down, -across), padded)
+                share = roll(self._join(mean @ shares, padded), padded, down, across)
         y = torch.cat(y.unflatten(1, (count, self.heads)).unbind(2), -1)  # (B, M, n, D); ONNX knows no view of them
-        return self._roll(self._join(self.proj(y)), back=True), share
+        y = roll(self._join(self.proj(y), padded), padded, down, across)  # (B, P, D)
+        return (y if padded == grid else y.unflatten(1, padded)[:, : grid[0], : grid[1]].flatten(1, 2)), share
+
+
+def roll(x: Tensor, grid: tuple[int, int], down: int, across: int) -> Tensor:
+    """Tokens moved on their grid, around its edges. x: (B, N, D)."""
+    return x.unflatten(1, grid).roll((down, across), (1, 2)).flatten(1, 2) if down or across else x
 
 
 class PatchMerging(nn.Module):
     """Four neighbouring tokens to one of twice the width."""
 
-    def __init__(self, width: int, grid: tuple[int, int]) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        if grid[0] % 2 or grid[1] % 2:
-            raise ConfigError(f"a map of {grid[0]}x{grid[1]} cannot be halved", "change the size")
-        self.grid = grid
         self.reduction = nn.Linear(4 * width, 2 * width, bias=False)
         self.norm = nn.LayerNorm(4 * width)
 
-    def forward(self, x: Tensor, share: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, share: Tensor | None, grid: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
         """x: (B, N, D), share: (B, N, S) or None. Returns (B, N/4, 2D) and the mean of the four shares."""
-        x = self.reduction(self.norm(self._fours(x).flatten(2)))
-        return x, None if share is None else self._fours(share).mean(2)
+        x = self.reduction(self.norm(self._fours(x, grid).flatten(2)))
+        return x, None if share is None else self._fours(share, grid).mean(2)
 
-    def _fours(self, x: Tensor) -> Tensor:
+    def _fours(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """(B, N, D) to (B, N/4, 4, D), the lower neighbour before the right one."""
-        x = x.reshape(x.shape[0], self.grid[0] // 2, 2, self.grid[1] // 2, 2, x.shape[2])
+        height, width = halved(grid)
+        x = x.reshape(x.shape[0], height, 2, width, 2, x.shape[2])
         return x.permute(0, 1, 3, 4, 2, 5).flatten(3, 4).flatten(1, 2)
 
 
 class Stage(nn.Module):
-    """Blocks on one grid, every other one with shifted windows; then a coarser grid, but for the last stage."""
+    """Blocks on one grid, every other one with shifted windows; and what makes it coarser, but for the last stage."""
 
     def __init__(self, config: SwinConfig, index: int, grid: tuple[int, int]) -> None:
         super().__init__()
@@ -162,13 +187,13 @@ class Stage(nn.Module):
             block = Block(width, heads, config.mlp_ratio, drop, eps=1e-5)
             block.add_module("attn", WindowAttention(width, heads, grid, config.window, shifted=i % 2 == 1))
             self.blocks.append(block)
-        self.downsample = PatchMerging(width, grid) if index < len(config.depths) - 1 else None
+        self.downsample = PatchMerging(width) if index < len(config.depths) - 1 else None
 
-    def forward(self, x: Tensor, share: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """x: (B, N, D); share: (B, N, S) or None."""
+    def forward(self, x: Tensor, share: Tensor | None, grid: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
+        """The blocks alone. x: (B, N, D); share: (B, N, S) or None."""
         for block in self.blocks:
-            x, share = block(x, share)
-        return (x, share) if self.downsample is None else self.downsample(x, share)
+            x, share = block(x, share, grid)
+        return x, share
 
 
 class Swin(Model):
@@ -186,8 +211,10 @@ class Swin(Model):
         self.grid = stem.grid
         self.stages = nn.ModuleList()
         for i in range(len(config.depths)):
-            self.grid = (stem.grid[0] >> i, stem.grid[1] >> i)
+            self.grid = halved(self.grid) if i else stem.grid
             self.stages.append(Stage(config, i, self.grid))
+        self.stage_widths = tuple(config.width << i for i in range(len(config.depths)))
+        self.stage_strides = tuple(stem.stride * 2**i for i in range(len(config.depths)))
         width = config.width << len(config.depths) - 1
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes) if classes else nn.Identity()
@@ -199,19 +226,34 @@ class Swin(Model):
             if isinstance(module, WindowAttention):
                 nn.init.trunc_normal_(module.relative_position_bias_table, std=0.02)
 
-    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
-        """See `Model.forward`; no token can be left out."""
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mix: Mix | None = None,
+        keep: Tensor | None = None,
+        track: bool = False,
+        stages: bool = False,
+    ) -> Output:
+        """See `Model.forward`; no token can be left out. Stages have no norm after them, unlike published detectors."""
         if keep is not None:
             raise ConfigError("a Swin cannot leave tokens out", "windows need whole maps: use a ViT")
+        grid = self.patch_embed.token_grid(x)
         stem = self.patch_embed(x)  # (B, D, h, w)
         mixed = mix.apply(stem) if mix is not None and mix.after_stem else stem
         tokens = self.patch_embed.get_submodule("norm")(mixed.flatten(2).transpose(1, 2))  # (B, N, D)
-        share = initial_share(mix, len(x), self.patch_embed.grid, x.device) if track else None  # (B, N, 2)
-        for stage in self.stages:
-            tokens, share = stage(tokens, share)
+        share = initial_share(mix, len(x), grid, x.device) if track else None  # (B, N, 2)
+        given = []
+        for i, stage in enumerate(self.stages):
+            if i:
+                tokens, share = self.stages[i - 1].get_submodule("downsample")(tokens, share, grid)
+                grid = halved(grid)
+            tokens, share = stage(tokens, share, grid)
+            if stages:
+                given.append(tokens.transpose(1, 2).unflatten(2, grid))
         tokens = self.norm(tokens)
         share = None if share is None else share.mean(1)
-        return Output(self.head(tokens.mean(1)), tokens, stem, self.grid, share=share)
+        return Output(self.head(tokens.mean(1)), tokens, stem, grid, share=share, stages=tuple(given))
 
     def places(self, out: Output) -> Tensor:
         """What the head says of each place, (B, N, K); their mean is what it says of the image."""

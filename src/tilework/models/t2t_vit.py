@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
+from tilework.layers.positions import resize_positions
 from tilework.layers.stem_t2t import TokensToToken, TokensToTokenConfig
 from tilework.layers.stems import Stem, StemConfig, TokenStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
+from tilework.models.model import Model, ModelConfig, Output, initial_share, stage_blocks, start_small
 
 
 @ModelConfig.choices.add("t2t_vit")
@@ -63,6 +64,7 @@ class T2tVit(Model):
         self.config = config
         self.takes = stem.takes
         self.grid = stem.grid
+        self.stage_widths, self.stage_strides = (config.width,) * 4, (stem.stride,) * 4
         self.tokens_to_token = stem
         self.cls_token = nn.Parameter(torch.empty(1, 1, config.width))
         positions = sequence_positions(1 + stem.grid[0] * stem.grid[1], config.width)
@@ -86,30 +88,49 @@ class T2tVit(Model):
         start_small(self)
         nn.init.trunc_normal_(self.cls_token, std=0.02)
 
-    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
-        """See `Model.forward`; sources of a mixed image are followed from its pixels through the soft splits."""
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mix: Mix | None = None,
+        keep: Tensor | None = None,
+        track: bool = False,
+        stages: bool = False,
+    ) -> Output:
+        """See `Model.forward`; sources of a mixed image are followed from its pixels through the soft splits.
+
+        Stages are the patch tokens after each quarter of the blocks.
+        """
+        if keep is not None and stages:
+            raise ConfigError("tokens that are left out leave no maps", "ask for stages or give keep, not both")
+        grid = self.tokens_to_token.token_grid(x)
+        positions = resize_positions(self.pos_embed, self.grid, grid)  # sines anew would shift rows of another length
         splits = None if mix is not None and mix.after_stem else self.tokens_to_token
-        grid = splits.pixels if isinstance(splits, TokensToToken) else self.grid
-        share = initial_share(mix, len(x), grid, x.device) if track else None  # (B, H W, 2) or (B, N, 2)
+        first_grid = (x.shape[2], x.shape[3]) if isinstance(splits, TokensToToken) else grid
+        share = initial_share(mix, len(x), first_grid, x.device) if track else None  # (B, H W, 2) or (B, N, 2)
         area = None if share is None else share.mean(1, keepdim=True)
         if isinstance(splits, TokensToToken):
             stem, share = splits.carry(x, share)  # (B, D, h, w), (B, N, 2)
         else:
             stem = self.tokens_to_token(x)
         mixed = mix.apply(stem) if mix is not None and mix.after_stem else stem
-        tokens = mixed.flatten(2).transpose(1, 2) + self.pos_embed[:, 1:]  # (B, N, D)
+        tokens = mixed.flatten(2).transpose(1, 2) + positions[:, 1:]  # (B, N, D)
         if keep is not None:
             tokens = tokens.gather(1, keep[..., None].expand(-1, -1, tokens.shape[2]))  # (B, n, D)
             share = None if share is None else share.gather(1, keep[..., None].expand(-1, -1, share.shape[2]))
-        first = (self.cls_token + self.pos_embed[:, :1]).expand(len(x), -1, -1)
+        first = (self.cls_token + positions[:, :1]).expand(len(x), -1, -1)
         tokens = torch.cat([first.to(tokens.dtype), tokens], 1)
         if share is not None and area is not None:
             share = torch.cat([area, share], 1)  # the class token carries the mixture by area
-        for block in self.blocks:
+        maps: list[Tensor] = []
+        for i, block in enumerate(self.blocks):
             tokens, share = block(tokens, share)
+            if stages:
+                patches = tokens[:, 1:].transpose(1, 2).unflatten(2, grid)  # (B, D, h, w)
+                maps += [patches] * stage_blocks(self.config.depth).count(i)
         tokens = self.norm(tokens)
         share = None if share is None else share[:, 0]
-        return Output(self.head(tokens[:, 0]), tokens[:, 1:], stem, self.grid, share=share)
+        return Output(self.head(tokens[:, 0]), tokens[:, 1:], stem, grid, share=share, stages=tuple(maps))
 
     def places(self, out: Output) -> Tensor:
         """What the head says of each token, (B, N, K)."""

@@ -73,7 +73,7 @@ class TimmModel(Model):
 
     def __init__(self, network: Any, channels: int, grid: tuple[int, int]) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.size = network, grid
         names = network.pretrained_cfg
         self.stem_names, self.head_names = _starts(names["first_conv"]), _starts(names["classifier"])
         group = import_timm().models.group_parameters
@@ -97,7 +97,15 @@ class TimmModel(Model):
         last = getattr(self.network, "output_fmt", "NCHW") == "NHWC"
         return features.flatten(1, 2) if last else features.flatten(2).transpose(1, 2)
 
-    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mix: Mix | None = None,
+        keep: Tensor | None = None,
+        track: bool = False,
+        stages: bool = False,
+    ) -> Output:
         """Classify; `stem` is the last map too, as timm does not tell stems apart."""
         if mix is not None and mix.after_stem:
             raise ConfigError("timm: models cannot mix after the stem", "mix the input, or use a model of ours")
@@ -105,6 +113,11 @@ class TimmModel(Model):
             raise ConfigError("timm: models cannot leave tokens out", "use a ViT of ours")
         if track:
             raise ConfigError("timm: models cannot follow the sources of a mixture", "use a ViT of ours")
+        if stages:
+            raise ConfigError("timm: models do not give the maps of their stages", "use a model of ours")
+        if x.shape[2:] != self.size:
+            (height, width), (rows, columns) = self.size, x.shape[2:]
+            raise ConfigError(f"a timm: model for {height}x{width} px gets {rows}x{columns}", "build it for that size")
         features = self.network.forward_features(x)
         tokens = self._tokens(features)
         stem = tokens.transpose(1, 2).unflatten(2, self.grid)  # (B, D, h, w)

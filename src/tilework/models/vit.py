@@ -15,9 +15,9 @@ from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.layers.moto import Moto
-from tilework.layers.positions import sincos_positions
+from tilework.layers.positions import resize_positions, sincos_positions
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small
+from tilework.models.model import Model, ModelConfig, Output, initial_share, stage_blocks, start_small
 
 
 @ModelConfig.choices.add("vit")
@@ -65,6 +65,7 @@ class Vit(Model):
         self.config = config
         self.takes = stem.takes
         self.grid = stem.grid
+        self.stage_widths, self.stage_strides = (config.width,) * 4, (stem.stride,) * 4
         width, places = config.width, stem.grid[0] * stem.grid[1]
         self.patch_embed = stem
         self.cls_token = nn.Parameter(torch.empty(1, 1, width))
@@ -99,24 +100,40 @@ class Vit(Model):
                 self.pos_embed.zero_()
                 self.pos_embed[0, 1:] = sincos_positions(self.config.width, *self.grid)
 
-    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
-        """See `Model.forward`."""
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mix: Mix | None = None,
+        keep: Tensor | None = None,
+        track: bool = False,
+        stages: bool = False,
+    ) -> Output:
+        """See `Model.forward`; stages are the patch tokens after each quarter of the blocks."""
+        if keep is not None and stages:
+            raise ConfigError("tokens that are left out leave no maps", "ask for stages or give keep, not both")
+        grid = self.patch_embed.token_grid(x)
+        positions = self._positions(grid)  # (1, 1 + N, D)
         stem = self.patch_embed(x)  # (B, D, h, w)
         mixed = mix.apply(stem) if mix is not None and mix.after_stem else stem
-        tokens = mixed.flatten(2).transpose(1, 2) + self.pos_embed[:, 1:]  # (B, N, D)
-        share = initial_share(mix, len(x), self.grid, x.device) if track else None  # (B, N, 2)
+        tokens = mixed.flatten(2).transpose(1, 2) + positions[:, 1:]  # (B, N, D)
+        share = initial_share(mix, len(x), grid, x.device) if track else None  # (B, N, 2)
         area = None if share is None else share.mean(1, keepdim=True)
         if keep is not None:
             tokens = tokens.gather(1, keep[..., None].expand(-1, -1, tokens.shape[2]))  # (B, n, D)
             share = None if share is None else share.gather(1, keep[..., None].expand(-1, -1, share.shape[2]))
-        first = (self.cls_token + self.pos_embed[:, :1]).expand(len(x), -1, -1)
+        first = (self.cls_token + positions[:, :1]).expand(len(x), -1, -1)
         tokens = torch.cat([first.to(tokens.dtype), tokens], 1)
         if share is not None and area is not None:
             share = torch.cat([area, share], 1)  # the class token carries the mixture by area
+        maps: list[Tensor] = []
         for i, block in enumerate(self.blocks):
             tokens, share = block(tokens, share)
             if i < len(self.motos):
-                tokens = torch.cat([tokens[:, :1], self._modulated(tokens[:, 1:], i)], 1)
+                tokens = torch.cat([tokens[:, :1], self._modulated(tokens[:, 1:], i, grid)], 1)
+            if stages:
+                patches = tokens[:, 1:].transpose(1, 2).unflatten(2, grid)  # (B, D, h, w)
+                maps += [patches] * stage_blocks(self.config.depth).count(i)
         tokens = self.norm(tokens)
         pooled = self.config.pool == "mean" and tokens.shape[1] > 1  # nothing visible leaves the class token
         read = tokens[:, 1:].mean(1) if pooled else tokens[:, 0]
@@ -127,13 +144,20 @@ class Vit(Model):
             dense = self.aux_head(self.fc_norm(tokens[:, 1:]))  # (B, N, K)
             if not self.training:
                 logits = logits + 0.5 * dense.amax(1)
-        return Output(logits, tokens[:, 1:], stem, self.grid, dense=dense, share=share)
+        return Output(logits, tokens[:, 1:], stem, grid, dense, share, tuple(maps))
 
-    def _modulated(self, patches: Tensor, block: int) -> Tensor:
+    def _positions(self, grid: tuple[int, int]) -> Tensor:
+        """Learnt ones are stretched over another grid, fixed ones go on beyond the one built for. (1, 1 + N, D)."""
+        if self.config.positions == "learnt" or grid == self.grid:
+            return resize_positions(self.pos_embed, self.grid, grid)
+        with self.pos_embed.device:
+            fixed = sincos_positions(self.config.width, *grid)
+        return torch.cat([self.pos_embed[:, :1], fixed[None].to(self.pos_embed.dtype)], 1)
+
+    def _modulated(self, patches: Tensor, block: int, grid: tuple[int, int]) -> Tensor:
         """Patch tokens after the block's MoTo; visible ones alone are a map of one column. patches: (B, N, D)."""
-        whole = patches.shape[1] == self.grid[0] * self.grid[1]
-        grid = self.grid if whole else (patches.shape[1], 1)
-        x = patches.transpose(1, 2).unflatten(2, grid)  # (B, D, h, w)
+        whole = patches.shape[1] == grid[0] * grid[1]
+        x = patches.transpose(1, 2).unflatten(2, grid if whole else (patches.shape[1], 1))  # (B, D, h, w)
         return self.motos[block](x).flatten(2).transpose(1, 2) if patches.shape[1] else patches
 
     def places(self, out: Output) -> Tensor:
