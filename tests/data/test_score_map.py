@@ -95,7 +95,7 @@ def test_what_scores_leave_goes_to_the_other_classes(k: int, classes: int, most:
     """most: their sum; rounding can take it above one. All but one class are dropped at every other place."""
     generator = torch.Generator().manual_seed(k)
     ids = torch.rand(2, 3, 4, classes, generator=generator).argsort(-1)[..., :k]
-    scores = torch.rand(2, 3, 4, k, generator=generator)
+    scores = torch.rand(2, 3, 4, k, generator=generator).sort(-1, descending=True).values
     scores[..., 1:][:, :, ::2] = 0
     scores = scores / scores.sum(-1, keepdim=True) * most
     maps = ScoreMap.of_scores(ids, scores, classes)

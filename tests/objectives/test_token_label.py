@@ -33,7 +33,7 @@ def network() -> Vit:
 def make_batch(count: int = 4) -> Batch:
     generator = torch.Generator().manual_seed(1)
     ids = torch.rand(count, 4, 4, CLASSES, generator=generator).argsort(-1)[..., :3]
-    scores = torch.rand(count, 4, 4, 3, generator=generator) / 3
+    scores = torch.rand(count, 4, 4, 3, generator=generator).sort(-1, descending=True).values / 3
     x = torch.randn(count, 3, 32, 32, generator=generator)
     columns = {"label_map": ScoreMap.of_scores(ids, scores, CLASSES)}
     return Batch(x, Target.hard(torch.arange(count) % CLASSES), torch.arange(count), columns)

@@ -35,14 +35,17 @@ class ScoreMap:
 
         A class keeps its score unless it lies below the level of the others: then it is one of them. So where nothing
         is recognised the label is flat. Rounded scores may sum to more than 1 by their steps: they are divided by it.
-        ids, scores: (B, h, w, k), distinct classes where scores are above 0; classes: of the data.
+        ids, scores: (B, h, w, k), scores descending, classes distinct where they are above 0; classes: of the data.
         """
         scores = scores / scores.sum(-1, keepdim=True).clamp(min=1)
         most = min(scores.shape[-1], classes - 1)
-        highest = scores.sort(-1, descending=True).values[..., :most]
-        left = 1 - F.pad(highest.cumsum(-1), (1, 0))  # (B, h, w, 1 + most), if so many keep their scores
-        level = (left / (classes - torch.arange(most + 1, device=left.device))).amin(-1, keepdim=True).clamp(min=0)
-        return ScoreMap(ids, (scores - level).clamp(min=0), classes * level[..., 0])
+        left = torch.ones_like(scores[..., 0])
+        level = left / classes  # (B, h, w), if no class keeps its score
+        for i in range(most):  # if i + 1 of them do: the lowest of these levels is where all fits
+            left = left - scores[..., i]
+            level = torch.minimum(level, left / (classes - 1 - i))
+        level = level.clamp(min=0)
+        return ScoreMap(ids, (scores - level[..., None]).clamp(min=0), classes * level)
 
     def warp(self, affine: Tensor, grid: tuple[int, int], filled: bool = False) -> ScoreMap:
         """Crop, flip or turn: maps are composed, nothing is interpolated yet."""
@@ -119,32 +122,34 @@ class ScoreMap:
 
         A cell that is filled in part looks at the middle of the rest.
         """
-        batch, device = len(self.ids), self.ids.device
-        centres = _centres(height, width, device).expand(batch, -1, -1, -1)
+        device = self.ids.device
+        y, x = _steps(height, device), _steps(width, device)
+        centres = torch.stack([x.expand(height, -1), y[:, None].expand(-1, width)], -1)  # (height, width, 2)
         if not self.frames:
-            return centres, torch.ones((), device=device)
-        fine = _centres(height * FINE, width * FINE, device)  # (H, W, 2)
-        inside = torch.ones(batch, *fine.shape[:2], device=device)
-        for frame in self.frames:
-            inside = inside * (_moved(frame, fine[None]).abs().amax(-1) < 1)
-        shown = F.avg_pool2d(inside[:, None], FINE)[:, 0]  # (B, height, width)
-        seen = fine.permute(2, 0, 1) * inside[:, None]  # (B, 2, H, W)
-        middle = F.avg_pool2d(seen, FINE).permute(0, 2, 3, 1) / shown.clamp(min=1e-6)[..., None]
+            return centres.expand(len(self.ids), -1, -1, -1), torch.ones((), device=device)
+        down, across = _steps(height * FINE, device), _steps(width * FINE, device)
+        far = torch.zeros(len(self.ids), len(down), len(across), device=device)  # from the middle of each image
+        for frame in self.frames:  # (B, 2, 3)
+            rows = frame[:, :, 1:2] * down + frame[:, :, 2:]  # (B, 2, H)
+            places = rows[..., None] + (frame[:, :, :1] * across)[:, :, None]  # (B, 2, H, W)
+            far = torch.maximum(far, torch.maximum(*places.abs().unbind(1)))
+        inside = (far < 1).float()
+        parts = torch.stack([inside, inside * across, inside * down[:, None]], 1)
+        shown, *seen = F.avg_pool2d(parts, FINE).unbind(1)  # (B, height, width) each
+        middle = torch.stack(seen, -1) / shown.clamp(min=1e-6)[..., None]
         partly = (shown > 0) & (shown < 1)
         return torch.where(partly[..., None], middle, centres), shown
 
 
-def _centres(height: int, width: int, device: torch.device) -> Tensor:
-    """Centres of the cells of a grid over [-1, 1], x before y, (height, width, 2)."""
-    y, x = ((torch.arange(n, device=device) * 2 + 1) / n - 1 for n in (height, width))
-    return torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
+def _steps(count: int, device: torch.device) -> Tensor:
+    """Centres of equal parts of [-1, 1], (count,)."""
+    return (torch.arange(count, device=device) * 2 + 1) / count - 1
 
 
 def _moved(affine: Tensor, places: Tensor) -> Tensor:
-    """Places seen through a map. affine: (B, 2, 3); places: (B or 1, H, W, 2), x before y."""
-    x, y = places[..., :1], places[..., 1:]  # (B, H, W, 1)
+    """Places seen through a map. affine: (B, 2, 3); places: (B, H, W, 2), x before y."""
     across, down, shift = affine[:, None, None].unbind(-1)  # (B, 1, 1, 2)
-    return x * across + y * down + shift
+    return places[..., :1] * across + places[..., 1:] * down + shift
 
 
 def _by_token(x: Tensor, points: tuple[int, int]) -> Tensor:
