@@ -28,7 +28,7 @@ class MapColumn:
 
     values: Tensor  # (B, H, W)
 
-    def warp(self, affine: Tensor, grid: tuple[int, int]) -> MapColumn:
+    def warp(self, affine: Tensor, grid: tuple[int, int], filled: bool = False) -> MapColumn:
         field = torch.nn.functional.affine_grid(affine, [len(self.values), 1, *grid], align_corners=False)
         warped = torch.nn.functional.grid_sample(self.values[:, None], field, mode="nearest", align_corners=False)
         return MapColumn(warped[:, 0])

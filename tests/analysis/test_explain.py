@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize(("method", "rows"), [("relevance", 4), ("rollout", 2)])
+@pytest.mark.parametrize(("method", "rows"), [("relevance", 4), ("gradient_attention", 4), ("rollout", 2)])
 def test_two_runs_in_one_picture(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str, rows: int
 ) -> None:

@@ -20,7 +20,7 @@ class MapColumn:
 
     data: Tensor
 
-    def warp(self, affine: Tensor, grid: tuple[int, int]) -> MapColumn:
+    def warp(self, affine: Tensor, grid: tuple[int, int], filled: bool = False) -> MapColumn:
         places = F.affine_grid(affine, [len(affine), self.data.shape[1], *grid], align_corners=False)
         return MapColumn(F.grid_sample(self.data, places, align_corners=False, padding_mode="border"))
 

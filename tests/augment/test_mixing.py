@@ -22,7 +22,7 @@ class SpyColumn:
     data: Tensor  # (B, C, H, W)
     calls: list[str] = field(default_factory=list)
 
-    def warp(self, affine: Tensor, grid: tuple[int, int]) -> SpyColumn:
+    def warp(self, affine: Tensor, grid: tuple[int, int], filled: bool = False) -> SpyColumn:
         raise NotImplementedError
 
     def permute(self, source: Tensor) -> SpyColumn:

@@ -35,7 +35,7 @@ class SpyColumn:
 
     told: list[Any] = field(default_factory=list)
 
-    def warp(self, affine: Tensor, grid: tuple[int, int]) -> SpyColumn:
+    def warp(self, affine: Tensor, grid: tuple[int, int], filled: bool = False) -> SpyColumn:
         return SpyColumn([*self.told, affine, grid])
 
     def permute(self, source: Tensor) -> SpyColumn:

@@ -31,7 +31,7 @@ class MapColumn:
 
     data: Tensor  # (B, C, H, W)
 
-    def warp(self, affine: Tensor, grid: tuple[int, int]) -> MapColumn:
+    def warp(self, affine: Tensor, grid: tuple[int, int], filled: bool = False) -> MapColumn:
         return MapColumn(warp(self.data, affine, grid))
 
     def permute(self, source: Tensor) -> MapColumn:

@@ -27,10 +27,11 @@ NAMES = ("class0", "class1", "class2")
 CARD = MapsCard(NAMES, (4, 3), 2, "chance", 32)
 SHARD = "columns/label_map/00000.tiles"
 KEYS = "columns/key.safetensors"
+VERSION_1 = bytes.fromhex("013f020102000200030062600402263001000000ffffd31116d611d611d60100")
 
 
 def record(number: int, rows: int = 4, columns: int = 3) -> bytes:
-    """The best class of each row is a digit of the number in base 3; the next class has the rest."""
+    """The best class of each row is a digit of the number in base 3; the next class has some of the rest."""
     digits = np.array([number // 3**row % 3 for row in range(rows)])
     ids = np.stack([digits, (digits + 1) % 3], -1)[:, None].repeat(columns, 1)  # (rows, columns, 2)
     return encode_map(ids, np.broadcast_to(np.array([0.7, 0.2]), ids.shape))
@@ -41,7 +42,8 @@ def numbers(maps: object) -> list[int]:
     assert isinstance(maps, ScoreMap)
     found = (maps.ids[..., 0] * 3 ** torch.arange(4)[:, None]).sum(1)  # (B, columns)
     assert torch.equal(found, found[:, :1].expand_as(found))
-    assert torch.allclose(maps.scores, torch.tensor([0.7, 0.2]), atol=1 / 126)
+    scores = maps.weight + maps.spread[..., None] / 3  # of the two that are named; the third class has the rest
+    assert torch.allclose(scores, torch.tensor([0.7, 0.2]), atol=1 / 126)
     return found[:, 0].tolist()
 
 
@@ -89,7 +91,7 @@ def test_round_trip(maps: Path) -> None:
     assert numbers(found.take(np.arange(7))) == list(range(7))
     assert numbers(found.take(np.array([5, 0, 5]))) == [5, 0, 5]
     one = found.take(np.array([4]))
-    assert (one.ids.shape, one.ids.dtype, one.scores.dtype) == ((1, 4, 3, 2), torch.int64, torch.float32)
+    assert (one.ids.shape, one.ids.dtype, one.weight.dtype) == ((1, 4, 3, 2), torch.int64, torch.float32)
     assert one.affine is None
 
 
@@ -140,8 +142,8 @@ def test_a_description_that_is_no_object(maps: Path, text: bytes) -> None:
 NONSENSE: list[tuple[str, Any]] = [
     ("format", "tilework store"),
     ("format", None),
-    ("version", 2),
-    ("version", "1"),
+    ("version", None),
+    ("version", "1\n"),
     ("card", None),
     ("card", []),
     ("card", "a\nb"),
@@ -193,6 +195,12 @@ def edit(path: Path, place: str, value: Any) -> None:
 def test_nonsense_in_the_description(maps: Path, place: str, value: Any) -> None:
     edit(maps, place, value)
     refused(DamageError, lambda: LabelMaps.open(maps), "malformed")
+
+
+@pytest.mark.parametrize(("version", "hint"), [(1, "annotate again"), (3, "update Tilework")])
+def test_maps_of_another_version_say_so(maps: Path, version: int, hint: str) -> None:
+    edit(maps, "version", version)
+    refused(DamageError, lambda: LabelMaps.open(maps), f"version {version} of label maps.*{hint}")
 
 
 def test_every_part_of_the_description_is_needed(maps: Path) -> None:
@@ -353,6 +361,19 @@ def test_a_store_without_maps(store: Path) -> None:
 def test_a_store_whose_card_is_nonsense(store: Path, card: str) -> None:
     put_numbers(Store(store), card)
     refused(DamageError, lambda: LabelMaps.of_store(Store(store)), "malformed")
+
+
+def test_a_store_annotated_by_the_first_version_is_refused_before_it_is_used(store: Path) -> None:
+    """Scores of version 1 were probabilities among the classes of the data alone, made to sum to one."""
+    Store(store).add_column(COLUMN, [VERSION_1] * 48)
+    Store(store).add_column("label_map_card", [json.dumps(asdict(replace(CARD, grid=(2, 2))))] * 48)
+    refused(DamageError, lambda: LabelMaps.of_store(Store(store)), "version 1 of label maps.*annotate again")
+
+
+def test_records_of_the_first_version_are_refused_in_a_new_directory_too(tmp_path: Path) -> None:
+    write_maps(tmp_path / "maps", replace(CARD, grid=(2, 2)), ["0"], [[VERSION_1]])
+    found = LabelMaps.open(tmp_path / "maps")
+    refused(DamageError, lambda: found.take(np.array([0])), "annotate again")
 
 
 def test_maps_of_a_directory_may_go_with_a_store(store: Path, tmp_path: Path) -> None:

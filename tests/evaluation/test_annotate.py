@@ -22,7 +22,7 @@ from tilework.core.errors import ConfigError, InputError, MachineError
 from tilework.core.rng import Draws
 from tilework.data import ImageFolder, ImageSource
 from tilework.data.images import decode_image
-from tilework.data.label_maps import COLUMN, LabelMaps, MapsCard
+from tilework.data.label_maps import COLUMN, LabelMaps, MapsCard, write_maps
 from tilework.evaluation.annotate import Annotator, annotate, match_classes
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import EfficientnetLite0Config, Model, ResnetConfig, VitConfig
@@ -153,13 +153,53 @@ def test_rows_are_rows_of_a_photograph_that_lies_on_its_side(tmp_path: Path) -> 
     assert (decode_maps([record])[0][0, ..., 0] == [2, 2, 2, 0]).all()
 
 
-def test_probabilities_are_among_the_classes_of_the_data() -> None:
+def test_probabilities_are_among_all_classes_of_the_annotator() -> None:
     pixels = torch.zeros(1, 3, 16, 16, dtype=torch.uint8)
     pixels[:, 0], pixels[:, 1], pixels[:, 2] = 2, 1, 3
     ids, scores = Annotator(Colours(), (), (2, 0), 16, 2).scores(pixels)
     assert (ids == torch.tensor([0, 1])).all(), "by their numbers in the data"
-    assert torch.allclose(scores, torch.tensor([3.0, 2.0]).softmax(-1).expand(1, 2, 2, 2))
+    chances = torch.tensor([2.0, 1.0, 3.0]).softmax(-1)
+    assert torch.allclose(scores, chances[[2, 0]].expand(1, 2, 2, 2))
     assert scores.shape == (1, 2, 2, 2)
+
+
+def test_classes_that_are_one_to_the_annotator_share_its_probability() -> None:
+    ids, scores = Annotator(Colours(), (), (2, 0, 2), 16, 3).scores(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))
+    by_class = torch.zeros(1, 2, 2, 3).scatter(3, ids, scores)
+    assert torch.allclose(by_class, torch.tensor([1 / 6, 1 / 3, 1 / 6]).expand(1, 2, 2, 3))
+
+
+class Doubtful(Colours):
+    """Knows 64 classes, and the darker a place the less it can tell."""
+
+    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
+        out = super().forward(x / 64)
+        assert out.dense is not None
+        return replace(out, dense=F.pad(out.dense, (0, 61)))
+
+
+def test_doubt_survives_from_the_annotator_to_the_label_of_a_token(tmp_path: Path) -> None:
+    """Logits, record, file, map, target: classes come back with their probability, within the step of a score."""
+    values = np.random.default_rng(0).integers(0, 256, (4, 4, 3)).astype(np.uint8)
+    values[:2] //= 8  # nothing to recognise in the upper half
+    (tmp_path / "images/a").mkdir(parents=True)
+    Image.fromarray(values.repeat(8, 0).repeat(8, 1)).save(tmp_path / "images/a/x.png")
+    folder = ImageFolder.open(tmp_path / "images")
+    chances = F.pad(torch.from_numpy(values).flatten(0, 1).float() / 64, (0, 61)).softmax(-1)  # (16, 64)
+    assert chances[:8].max() < 0.03
+    assert chances[8:].max() > 0.3
+    for data in (range(64), range(2, 50)):  # all that it knows, and a part without its favourites
+        parts = annotate(Annotator(Doubtful(), (), tuple(data), 32, 5), folder, CPU)
+        card = MapsCard(tuple(map(str, data)), (4, 4), 5, "doubtful", 32)
+        write_maps(tmp_path / str(len(data)), card, folder.keys, parts)
+        target = LabelMaps.open(tmp_path / str(len(data))).take(np.array([0])).target(4, 4)
+        assert target.spread is not None
+        even = (target.spread / len(data)).repeat(1, 1, len(data))
+        found = even.scatter_add(2, target.ids, target.weight)[0]  # (16, C)
+        assert torch.allclose(found.sum(-1), torch.ones(16), atol=1e-6)
+        level = even[0, :, :1]  # of the classes that are not named
+        assert ((found - chances[:, list(data)]).abs()[found > level + 1e-6] <= 1 / 126 + 1e-6).all()
+        assert (found[:8] - 1 / len(data)).abs().max() < 0.02, "flat where nothing is recognised"
 
 
 def test_an_annotator_without_a_map_is_refused() -> None:
@@ -278,8 +318,8 @@ def test_efficientnet_lite0_needs_its_package_and_numbers(monkeypatch: pytest.Mo
     pixels = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
     ids, scores = annotator.scores(pixels)
     with torch.no_grad():
-        logits = annotator.model((pixels.float() - 127) / 128).dense[..., [999, 0, 7]]
-    best = logits.softmax(-1).topk(2, -1)
+        chances = annotator.model((pixels.float() - 127) / 128).dense.softmax(-1)[..., [999, 0, 7]]
+    best = chances.topk(2, -1)
     assert torch.equal(ids.flatten(1, 2), best.indices)
     assert torch.allclose(scores.flatten(1, 2), best.values, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""Relevance and rollout against matrices worked out by hand; what is watched is not changed."""
+"""Gradient times attention and rollout against matrices worked out by hand; what is watched is not changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tilework.core.errors import ConfigError, MachineError
-from tilework.evaluation.relevance import gradient, relevance, rollout, watched
+from tilework.evaluation.relevance import gradient, gradient_attention, rollout, watched
 from tilework.layers.stems import PatchStemConfig
 from tilework.models import ResnetConfig, Vit, VitConfig
 
@@ -45,7 +45,7 @@ def rows(model: Vit, total: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("pool", ["class", "mean"])
-def test_relevance_is_gradient_times_attention_block_by_block(pool: str) -> None:
+def test_gradient_times_attention_block_by_block(pool: str) -> None:
     model, x, classes = network(pool), torch.randn(3, 3, 16, 24), torch.tensor([4, 0, 2])
     found, logits = matrices(model, x)
     assert torch.allclose(logits, model(x).logits, atol=1e-4), "the hand-made forward is the model's"
@@ -53,7 +53,7 @@ def test_relevance_is_gradient_times_attention_block_by_block(pool: str) -> None
     total = torch.eye(7).repeat(3, 1, 1)
     for a, slope in zip(found, slopes, strict=True):
         total = total + (a * slope).clamp(min=0).mean(1) @ total
-    assert torch.allclose(relevance(model, x, classes), rows(model, total).detach(), atol=1e-5)
+    assert torch.allclose(gradient_attention(model, x, classes), rows(model, total).detach(), atol=1e-5)
 
 
 @pytest.mark.parametrize("pool", ["class", "mean"])
@@ -68,9 +68,9 @@ def test_rollout_is_the_product_of_mean_attention_and_identity(pool: str) -> Non
 
 def test_other_classes_look_elsewhere_and_samples_do_not_mix() -> None:
     model, x = network(), torch.randn(2, 3, 16, 24)
-    one, other = (relevance(model, x, torch.tensor([c, c])) for c in (0, 3))
+    one, other = (gradient_attention(model, x, torch.tensor([c, c])) for c in (0, 3))
     assert not torch.allclose(one, other)
-    assert torch.allclose(relevance(model, x[:1], torch.tensor([0])), one[:1], atol=1e-5)
+    assert torch.allclose(gradient_attention(model, x[:1], torch.tensor([0])), one[:1], atol=1e-5)
     assert (one >= 0).all()
 
 
@@ -83,7 +83,7 @@ def test_watching_changes_nothing_and_ends() -> None:
     assert all(block.attn.seen is None for block in model.blocks)
     assert all(p.grad is None for p in model.parameters())
     model.requires_grad_(False)
-    assert relevance(model, x, torch.tensor([0, 1])).shape == (2, 2, 3), "frozen weights are no hindrance"
+    assert gradient_attention(model, x, torch.tensor([0, 1])).shape == (2, 2, 3), "frozen weights are no hindrance"
 
 
 def test_networks_without_attention_are_refused() -> None:

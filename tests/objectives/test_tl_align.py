@@ -167,7 +167,8 @@ def test_code_maps() -> None:
 def test_with_token_labels_only_the_class_label_is_aligned() -> None:
     model = network(dense=True).train()
     ids = torch.arange(CLASSES).expand(COUNT, 4, 4, CLASSES)
-    maps = ScoreMap(ids, torch.rand(COUNT, 4, 4, CLASSES, generator=torch.Generator().manual_seed(2)) / CLASSES)
+    scores = torch.rand(COUNT, 4, 4, CLASSES, generator=torch.Generator().manual_seed(2)) / CLASSES
+    maps = ScoreMap.of_scores(ids, scores.sort(-1, descending=True).values, CLASSES)
     batch = make_batch().changed(columns={"label_map": maps})
     batch = apply_all([MixToken((4, 4))], batch, Draws(3, 0, batch.index, step=5))
     draws = Draws(0, 0, batch.index)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from tilework.augment import MixToken, apply_all
 from tilework.core.batch import Batch, Target
@@ -13,7 +16,7 @@ from tilework.core.rng import Draws
 from tilework.data.score_map import ScoreMap
 from tilework.layers.stems import PatchStemConfig
 from tilework.models import Vit, VitConfig
-from tilework.objectives import Classify, RelabelConfig, TokenLabelConfig
+from tilework.objectives import Classify, RelabelConfig, TokenLabelConfig, soft_cross_entropy
 
 CLASSES = 7
 CONFIG = VitConfig(width=16, depth=2, heads=2, dense=True, stem=PatchStemConfig(8))
@@ -30,14 +33,23 @@ def network() -> Vit:
 def make_batch(count: int = 4) -> Batch:
     generator = torch.Generator().manual_seed(1)
     ids = torch.rand(count, 4, 4, CLASSES, generator=generator).argsort(-1)[..., :3]
-    scores = torch.rand(count, 4, 4, 3, generator=generator) / 3
+    scores = torch.rand(count, 4, 4, 3, generator=generator).sort(-1, descending=True).values / 3
     x = torch.randn(count, 3, 32, 32, generator=generator)
-    columns = {"label_map": ScoreMap(ids, scores)}
+    columns = {"label_map": ScoreMap.of_scores(ids, scores, CLASSES)}
     return Batch(x, Target.hard(torch.arange(count) % CLASSES), torch.arange(count), columns)
 
 
 def soft(target: Target) -> Tensor:
-    return torch.zeros(*target.ids.shape[:-1], CLASSES).scatter_add_(-1, target.ids, target.weight)
+    found = torch.zeros(*target.ids.shape[:-1], CLASSES).scatter_add_(-1, target.ids, target.weight)
+    return found if target.spread is None else found + target.spread.sum(-1, keepdim=True) / CLASSES
+
+
+def every_class(batch: Batch) -> Tensor:
+    """What the maps say of each class at each place, (B, 16, CLASSES)."""
+    maps = batch.columns["label_map"]
+    assert isinstance(maps, ScoreMap)
+    named = torch.zeros(len(batch.x), 16, CLASSES).scatter_add_(2, maps.ids.flatten(1, 2), maps.weight.flatten(1, 2))
+    return named + maps.spread.flatten(1)[..., None] / CLASSES
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
@@ -50,10 +62,9 @@ def test_loss_is_the_weighted_sum_of_both_heads() -> None:
     objective = TokenLabelConfig(smoothing=0.1, class_weight=0.7, dense_weight=0.3).build(model).train()
     out = objective(batch, Draws(0, 0, batch.index))
     said = model(batch.x)
-    maps = batch.columns["label_map"]
-    assert isinstance(maps, ScoreMap)
-    dense = torch.zeros(4, 16, CLASSES).scatter_add_(2, maps.ids.flatten(1, 2), maps.scores.flatten(1, 2))
-    dense = dense / dense.sum(-1, keepdim=True)
+    dense = every_class(batch)
+    assert (dense.amax(-1) < 0.4).all(), "doubtful maps"
+    assert torch.allclose(dense.sum(-1), torch.ones(4, 16), atol=1e-6)
     whole = cross_entropy(said.logits, soft(batch.target), 0.1).mean()
     tokens = cross_entropy(said.dense, dense, 0.1).mean()
     assert torch.allclose(out["class"], whole, atol=1e-5)
@@ -91,11 +102,64 @@ def test_moving_labels_or_pasting_predictions_back_is_the_same(seed: int) -> Non
 def test_relabel_is_the_pooled_map() -> None:
     batch, model = make_batch(), network()
     out = RelabelConfig(smoothing=0.0).build(model).train()(batch, Draws(0, 0, batch.index))
-    maps = batch.columns["label_map"]
-    assert isinstance(maps, ScoreMap)
-    pooled = torch.zeros(4, CLASSES).scatter_add_(1, maps.ids.flatten(1), maps.scores.flatten(1))
-    pooled = pooled / pooled.sum(-1, keepdim=True)
+    pooled = every_class(batch).mean(1)
     assert torch.allclose(out["loss"], cross_entropy(model(batch.x).logits, pooled, 0).mean(), atol=1e-5)
+
+
+def half_filled(batch: Batch) -> Batch:
+    """The right half of the first image is filled, and everything of the second."""
+    shift = torch.eye(2, 3).repeat(len(batch.x), 1, 1)
+    shift[0, 0, 2], shift[1, 0, 2] = 1.0, 3.0
+    columns = {name: column.warp(shift, (32, 32), filled=True) for name, column in batch.columns.items()}
+    return batch.changed(columns=columns)
+
+
+def test_filled_tokens_teach_nothing() -> None:
+    batch, model = make_batch(), network()
+    out = TokenLabelConfig(smoothing=0.1).build(model).train()(half_filled(batch), Draws(0, 0, batch.index))
+    shown = torch.ones(4, 4, 4)
+    shown[0, :, 2:], shown[1] = 0, 0
+    labels = every_class(batch).view(4, 4, 4, CLASSES)
+    labels[0] = labels[0].roll(-2, 1)  # the left half shows what was on the right
+    loss = cross_entropy(model(batch.x).dense, labels.flatten(1, 2), 0.1).view(4, 4, 4)
+    assert torch.allclose(out["dense"], (loss * shown).sum() / shown.sum(), atol=1e-5)
+    everything = batch.changed(columns={"label_map": half_filled(batch).columns["label_map"].rows(slice(1, 2))})
+    alone = replace(everything, x=batch.x[1:2], target=Target.hard(torch.tensor([1])), index=batch.index[1:2])
+    found = TokenLabelConfig().build(model).train()(alone, Draws(0, 0, alone.index))
+    assert found["dense"] == 0, "no token has a label"
+
+
+def test_relabel_pools_what_is_shown() -> None:
+    batch, model = make_batch(), network()
+    out = RelabelConfig(smoothing=0.1).build(model).train()(half_filled(batch), Draws(0, 0, batch.index))
+    labels = every_class(batch)
+    pooled = labels.mean(1)
+    pooled[0] = labels[0].view(4, 4, CLASSES)[:, 2:].mean((0, 1))
+    loss = cross_entropy(model(batch.x).logits, pooled, 0.1)
+    assert torch.allclose(out["loss"], (loss[0] + loss[2] + loss[3]) / 4, atol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_labels_with_doubt_against_full_vectors(smoothing: float) -> None:
+    """Mixed, reweighed, on a device and cut to rows; oracle: torch's cross-entropy with probabilities."""
+    generator = torch.Generator().manual_seed(4)
+    weight = torch.rand(4, 3, generator=generator) / 3
+    target = Target(torch.randint(0, CLASSES, (4, 3), generator=generator), weight, 1 - weight.sum(1, keepdim=True))
+    logits, partner = torch.randn(4, CLASSES, generator=generator), torch.tensor([3, 2, 1, 0])
+    own, new = torch.rand(4, generator=generator), torch.rand(4, 1, generator=generator)
+    plain = soft(target)
+    mixed = target.mix(partner, own)
+    again = mixed.reweigh(torch.cat([new, 1 - new], 1))
+    for one, labels in (
+        (target, plain),
+        (mixed, own[:, None] * plain + (1 - own[:, None]) * plain[partner]),
+        (again, new * plain + (1 - new) * plain[partner]),
+        (again.to(torch.device("cpu")).each(lambda part: part[1:3]), (new * plain + (1 - new) * plain[partner])[1:3]),
+    ):
+        some = logits[: len(labels)]
+        expected = F.cross_entropy(some, labels, reduction="none", label_smoothing=smoothing)
+        assert torch.allclose(soft_cross_entropy(some, one, smoothing), expected, atol=1e-5)
+        assert torch.allclose(one.mass, torch.ones(len(labels)), atol=1e-6)
 
 
 def test_scores_are_those_of_classification() -> None:

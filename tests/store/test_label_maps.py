@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilework.core.errors import DamageError, InputError
-from tilework.store.label_maps import HEADER, LARGEST_ID, decode_maps, encode_map
+from tilework.store.label_maps import HEADER, LARGEST_ID, VERSION, decode_maps, encode_map
 
 
 def fields(rng: np.random.Generator, count: int, side: int, coarse: int) -> np.ndarray:
@@ -121,9 +121,23 @@ def test_records_of_other_precision_decode_in_one_batch() -> None:
 def test_golden_bytes() -> None:
     ids = np.array([[[9, 4], [9, 70_000]]])
     record = encode_map(ids, np.array([[[0.75, 0.25], [1.0, 0.001]]]), 63)
-    assert record[: HEADER.size].hex() == "013f0201010002000200"
+    assert record[: HEADER.size].hex() == "023f0201010002000200"
     body = zlib.decompress(record[HEADER.size :], -15)
     assert body.hex() == "0405" + "01010200" + "102f3f"  # palette 4, 9; both classes, then the second; 16, 47, 63
+
+
+def test_a_record_of_version_1_is_refused() -> None:
+    """Its scores were made to sum to one over the classes of the data: it cannot be read as if it kept doubt."""
+    old = bytes.fromhex("013f020102000200030062600402263001000000ffffd31116d611d611d60100")
+    for records in ([old], [encode_map(*realistic(0)), old]):
+        with pytest.raises(
+            DamageError, match="version 1 of label maps, this software reads 2: annotate again"
+        ) as caught:
+            decode_maps(records)
+        assert caught.value.exit_code == 5
+    with pytest.raises(DamageError, match="update Tilework"):
+        decode_maps([b"\3" + old[1:]])
+    assert survives(b"\2" + old[1:]), "nothing else is wrong with it"
 
 
 @pytest.mark.parametrize(
@@ -198,12 +212,14 @@ def test_every_flipped_bit_gives_our_own_error_or_a_map() -> None:
 def test_any_body_gives_our_own_error_or_a_map(
     levels: int, form: tuple[int, int, int], width: int, last: int, body: bytes, repeat: int
 ) -> None:
-    head = HEADER.pack(1, levels, form[2], width, form[0], form[1], last)
+    head = HEADER.pack(VERSION, levels, form[2], width, form[0], form[1], last)
     survives(head + body)
     survives(head + zlib.compress(body * repeat)[2:-4])
 
 
-def packed(form: tuple[int, int, int], last: int, width: int, body: bytes, levels: int = 63, version: int = 1) -> bytes:
+def packed(
+    form: tuple[int, int, int], last: int, width: int, body: bytes, levels: int = 63, version: int = VERSION
+) -> bytes:
     return HEADER.pack(version, levels, form[2], width, form[0], form[1], last) + zlib.compress(body, 9)[2:-4]
 
 
@@ -212,7 +228,8 @@ def test_bodies_that_contradict_themselves_are_refused() -> None:
     good = b"\4\5" + b"\1\1\2\0" + b"\x10\x2f\x3f"
     assert survives(packed(form, 2, 1, good))
     for wrong in (
-        packed(form, 2, 1, good, version=2),
+        packed(form, 2, 1, good, version=1),
+        packed(form, 2, 1, good, version=3),
         packed(form, 2, 1, good, levels=0),
         packed(form, 2, 1, good, levels=62),  # a score above 1
         packed(form, 2, 3, good),

@@ -23,14 +23,19 @@ from tilework.core.files import write
 from tilework.core.place import Place
 from tilework.core.rng import Draws
 from tilework.data import Source
-from tilework.evaluation.relevance import gradient, relevance, rollout
+from tilework.evaluation.layer_relevance import relevance
+from tilework.evaluation.relevance import gradient, gradient_attention, rollout
 from tilework.models import Model
 from tilework.report import heat_pictures
 from tilework.runs.trained import Trained
 from tilework.tokenizers import Tokenizer, load_tokenizer
 
-Method = Literal["relevance", "rollout", "gradient"]
-OF_A_CLASS = {"relevance": relevance, "gradient": gradient}  # the other looks at none
+Method = Literal["relevance", "gradient_attention", "rollout", "gradient"]
+OF_A_CLASS = {
+    "relevance": relevance,
+    "gradient_attention": gradient_attention,
+    "gradient": gradient,
+}  # rollout: of none
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ class RandAugment(Stateless[Choice]):
         move = partial(warp, fill=self.fill)
         for op, level, sign in zip(p.op.unbind(1), p.level.unbind(1), p.sign.unbind(1), strict=True):
             affine = affine_map(op, level * sign, height / width)
-            columns = {name: column.warp(affine, (height, width)) for name, column in columns.items()}
+            columns = {name: column.warp(affine, (height, width), filled=True) for name, column in columns.items()}
             x = on_chosen(x, op < Op.COLOUR, look_up, op, level)
             x = on_chosen(x, (op >= Op.COLOUR) & (op < Op.ROTATE), blend, op, 1 + 0.9 * level * sign)
             x = on_chosen(x, (op >= Op.ROTATE) & (op < Op.NONE), move, affine)

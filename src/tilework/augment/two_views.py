@@ -26,7 +26,7 @@ class OtherView:
 
     x: Tensor  # (B, C, H, W)
 
-    def warp(self, affine: Tensor, grid: tuple[int, int]) -> OtherView:
+    def warp(self, affine: Tensor, grid: tuple[int, int], filled: bool = False) -> OtherView:
         """Refused."""
         raise ConfigError("an augmentation follows 'two_views'", "move it into its list of views")
 

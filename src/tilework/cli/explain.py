@@ -17,7 +17,7 @@ def explain(
     *,
     data: tuple[Data, ...],
     out: Path,
-    method: Literal["relevance", "rollout", "gradient"] = "relevance",
+    method: Literal["relevance", "gradient_attention", "rollout", "gradient"] = "relevance",
     tokenizer: OptionalPath = None,
     count: int = 6,
     classes: int = 2,
@@ -34,7 +34,8 @@ def explain(
         runs: Classifiers; several are shown one below another.
         data: Token store or image folder, one for all runs or one for each, with the same images.
         out: PNG file.
-        method: Class-specific relevance through attention, attention rollout, or integrated gradients (captum).
+        method: Relevance propagated back layer by layer (ViT), gradient times attention (any transformer of ours),
+            attention rollout (of no class), or integrated gradients (captum).
         tokenizer: Directory of the tokenizer, to show what codes stand for.
         count: Images.
         classes: How many of the likeliest classes get a row each.

@@ -1,10 +1,11 @@
 """What flows from the data to the objective: labels, mixtures and batches.
 
-B batch | H, W code or pixel grid | C code dim | h, w token grid | N = h w | M classes named per target
+B batch | H, W code or pixel grid | C code dim | h, w token grid | N = h w | M classes named per target | S sources
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -31,33 +32,55 @@ class Shape:
 
 @dataclass(frozen=True)
 class Target:
-    """Labels as a short list of classes and weights: hard, mixed, aligned and dense labels alike."""
+    """Labels as a short list of classes and weights: hard, mixed, aligned and dense labels alike.
+
+    Doubt is `spread`: what belongs to no named class is shared by all classes alike. A row whose weights and spread sum
+    to less than one counts by that sum (a token that shows the image in part), one without either has no label.
+    """
 
     ids: Tensor  # (B, M) or (B, N, M)
-    weight: Tensor  # same shape, rows sum to 1
+    weight: Tensor  # same shape; of a class beyond its part of the spread
+    spread: Tensor | None = None  # (B, S) or (B, N, S), one for each source; None: nothing, rows of weight sum to 1
 
     @staticmethod
     def hard(labels: Tensor) -> Target:
         """One class with weight one. labels: (B,) or (B, N)."""
         return Target(labels[..., None], torch.ones_like(labels, dtype=torch.float32)[..., None])
 
+    @property
+    def mass(self) -> Tensor:
+        """How much each row counts, (B,) or (B, N)."""
+        named = self.weight.sum(-1)
+        return named if self.spread is None else named + self.spread.sum(-1)
+
     def mix(self, partner: Tensor, share: Tensor) -> Target:
         """Own classes with weight `share`, the partner's with the rest. partner: (B,); share: (B,) or (B, N)."""
         share = share[..., None]
-        return Target(
-            torch.cat([self.ids, self.ids[partner]], -1),
-            torch.cat([self.weight * share, self.weight[partner] * (1 - share)], -1),
-        )
+
+        def both(part: Tensor) -> Tensor:
+            return torch.cat([part * share, part[partner] * (1 - share)], -1)
+
+        spread = None if self.spread is None else both(self.spread)
+        return Target(torch.cat([self.ids, self.ids[partner]], -1), both(self.weight), spread)
 
     def reweigh(self, share: Tensor) -> Target:
         """The labels of a mixture with other shares of its sources, whose classes follow one another. share: (B, S)."""
         parts = self.weight.unflatten(-1, (share.shape[-1], -1))  # (B, S, M / S)
-        whole = parts.sum(-1, keepdim=True).clamp(min=1e-12)  # a source without area has no share either
-        return Target(self.ids, (parts / whole * share[..., None]).flatten(-2))
+        whole = parts.sum(-1, keepdim=True)
+        if self.spread is not None:
+            whole = whole + self.spread[..., None]
+        whole = whole.clamp(min=1e-12)  # a source without area has no share either
+        spread = None if self.spread is None else self.spread / whole[..., 0] * share
+        return Target(self.ids, (parts / whole * share[..., None]).flatten(-2), spread)
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Target:
+        """The same change of every part: to a device, or some of the rows."""
+        spread = None if self.spread is None else change(self.spread)
+        return Target(change(self.ids), change(self.weight), spread)
 
     def to(self, device: torch.device) -> Target:
         """The same labels on a device."""
-        return Target(self.ids.to(device, non_blocking=True), self.weight.to(device, non_blocking=True))
+        return self.each(lambda part: part.to(device, non_blocking=True))
 
 
 @dataclass(frozen=True)
@@ -93,8 +116,8 @@ class Mix:
 class Column(Protocol):
     """Data beside the input that must follow what happens to it: score maps, masks, boxes."""
 
-    def warp(self, affine: Tensor, grid: tuple[int, int]) -> Column:
-        """Resample by a (B, 2, 3) output-to-input map onto a grid."""
+    def warp(self, affine: Tensor, grid: tuple[int, int], filled: bool = False) -> Column:
+        """Resample by a (B, 2, 3) output-to-input map onto a grid; filled: the input shows nothing beyond its edges."""
 
     def permute(self, source: Tensor) -> Column:
         """Take each place from another one. source: (B, H, W) flat places on the input grid."""
@@ -132,7 +155,7 @@ class Batch:
 
     def pin(self) -> Batch:
         """The same batch in page-locked memory, for copies that overlap with work."""
-        target = Target(self.target.ids.pin_memory(), self.target.weight.pin_memory())
+        target = self.target.each(Tensor.pin_memory)
         return replace(self, x=self.x.pin_memory(), target=target, index=self.index.pin_memory())
 
     def rows(self, which: slice) -> Batch:
@@ -140,7 +163,7 @@ class Batch:
         return replace(
             self,
             x=self.x[which],
-            target=Target(self.target.ids[which], self.target.weight[which]),
+            target=self.target.each(lambda part: part[which]),
             index=self.index[which],
             columns={name: column.rows(which) for name, column in self.columns.items()},
         )

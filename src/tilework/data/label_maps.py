@@ -28,10 +28,10 @@ from tilework.data.source import Around, Source
 from tilework.data.tokens import TokenSource
 from tilework.store import Store
 from tilework.store.columns import ColumnEntry, RecordColumn, pack_column, unpack_column, write_column
-from tilework.store.label_maps import decode_maps
+from tilework.store.label_maps import VERSION, check_version, decode_maps, other_version
 
 COLUMN, MAPS = "label_map", "maps.json"
-FORMAT, VERSION = "tilework label maps", 1
+FORMAT = "tilework label maps"
 MALFORMED = (ValueError, KeyError, TypeError, IndexError, RecursionError, ConfigError)  # what nonsense raises
 
 
@@ -61,8 +61,11 @@ class LabelMaps:
             raise InputError(f"no label maps in {path}", "make them with 'tilework annotate IMAGES --out MAPS'")
         try:
             plain = json.loads((path / MAPS).read_bytes())
-            if plain["format"] != FORMAT or plain["version"] != VERSION:
-                raise ValueError(f"format {plain['format']}, version {plain['version']}")
+            version = plain["version"]
+            if plain["format"] != FORMAT or not isinstance(version, int):
+                raise ValueError(f"format {plain['format']}, version {version}")
+            if version != VERSION:
+                raise other_version(str(path), version)
             card, entry = decode(MapsCard, plain["card"]), decode(ColumnEntry, plain["entry"])
             keys = unpack_column((path / "columns/key.safetensors").read_bytes(), "text")
             if entry.kind != "bytes" or any(".." in Path(shard.file).parts for shard in entry.shards):
@@ -86,6 +89,7 @@ class LabelMaps:
             card = decode(MapsCard, json.loads(store.column(f"{COLUMN}_card")[0]))
         except MALFORMED as error:
             raise DamageError(f"the label maps of {store.path} are malformed", f"({error})") from error
+        check_version(records[0])
         return LabelMaps(card, store.column("key"), records)
 
     def attach(self, source: Source, name: str) -> Labelled:
@@ -99,7 +103,7 @@ class LabelMaps:
         ids, scores = decode_maps(self.records.take(index))
         if ids.shape[1:] != (*self.card.grid, self.card.top) or ids.max(initial=0) >= len(self.card.classes):
             raise DamageError("a label map does not fit its description", "restore it")
-        return ScoreMap(torch.from_numpy(ids).long(), torch.from_numpy(scores))
+        return ScoreMap.of_scores(torch.from_numpy(ids).long(), torch.from_numpy(scores), len(self.card.classes))
 
 
 def write_maps(path: Path, card: MapsCard, keys: Sequence[str], records: Iterable[Sequence[bytes]]) -> None:

@@ -44,7 +44,10 @@ class Annotator:
 
     @torch.inference_mode()
     def scores(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Classes and probabilities among the data's, highest first. pixels: (B, 3, H, W); each (B, h, w, k)."""
+        """The data's classes and their probabilities among all classes of the annotator, highest first.
+
+        pixels: (B, 3, H, W); each (B, h, w, k). Classes of the data that are one to the annotator share alike.
+        """
         index = torch.arange(len(pixels), device=pixels.device)
         batch = apply_all(self.steps, Batch(pixels, Target.hard(index), index), Draws(0, 0, index))
         out = self.model(batch.x)
@@ -54,7 +57,8 @@ class Annotator:
                 f"the annotator has {logits.shape[2]} classes, not {max(self.classes) + 1}", "map classes"
             )
         chosen = torch.tensor(self.classes, device=logits.device)
-        best = logits[..., chosen].float().softmax(-1).topk(self.top, -1)
+        sharing = (chosen[:, None] == chosen).sum(1)  # (C,)
+        best = (logits.float().softmax(-1)[..., chosen] / sharing).topk(self.top, -1)
         return best.indices.unflatten(1, out.grid), best.values.unflatten(1, out.grid)
 
 

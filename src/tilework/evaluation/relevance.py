@@ -1,4 +1,5 @@
-"""Where a transformer looks: class-specific relevance (Chefer et al., 2021), rollout (Abnar & Zuidema, 2020).
+"""Where a transformer looks: gradient times attention (Chefer et al., 2021, "Generic Attention-model Explainability",
+the rule of self-attention), rollout (Abnar & Zuidema, 2020), integrated gradients.
 
 B batch | N patch tokens | T = 1 + N tokens, the class token first | k heads | K classes
 """
@@ -34,7 +35,7 @@ def watched(model: nn.Module) -> Iterator[list[Tensor]]:
             layer.seen = None
 
 
-def relevance(model: Model, x: Tensor, classes: Tensor) -> Tensor:
+def gradient_attention(model: Model, x: Tensor, classes: Tensor) -> Tensor:
     """What speaks for a class in each patch: R <- R + mean over heads of (gradient * attention)+ R, block by block.
 
     x: (B, ...) as the model takes it; classes: (B,); returns (B, h, w), not negative.

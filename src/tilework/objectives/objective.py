@@ -127,13 +127,15 @@ class Combined(Objective):
 
 
 def soft_cross_entropy(logits: Tensor, target: Target, smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy with sparse soft labels, the rest smoothed over all classes.
+    """Cross-entropy with sparse soft labels, the rest smoothed over all classes; rows count by their mass.
 
     logits: (B, K) or (B, N, K); returns (B,) or (B, N).
     """
     log_p = logits.float().log_softmax(-1)
-    named = (log_p.gather(-1, target.ids) * target.weight).sum(-1)
-    return -(1 - smoothing) * named - smoothing * log_p.mean(-1)
+    named, even = (log_p.gather(-1, target.ids) * target.weight).sum(-1), log_p.mean(-1)
+    if target.spread is None:
+        return -(1 - smoothing) * named - smoothing * even
+    return -(1 - smoothing) * (named + target.spread.sum(-1) * even) - smoothing * target.mass * even
 
 
 def topk_hits(logits: Tensor, labels: Tensor, k: int) -> Tensor:

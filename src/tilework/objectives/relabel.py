@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from tilework.core.batch import Batch, Target
+from tilework.core.batch import Batch
 from tilework.core.codebook import Codebook
 from tilework.core.rng import Draws
 from tilework.models import Output
@@ -36,6 +36,6 @@ class Relabel(Classify):
 
     def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Mean loss."""
-        pooled = label_map(batch).target(1, 1)
-        target = Target(pooled.ids[:, 0], pooled.weight[:, 0])  # (B, M)
-        return {"loss": soft_cross_entropy(out.logits, target, self.smoothing).mean()}
+        target = label_map(batch).target(1, 1).each(lambda part: part[:, 0])  # (B, M)
+        loss = soft_cross_entropy(out.logits, target, self.smoothing)
+        return {"loss": (loss / target.mass.clamp(min=1e-6)).mean()}  # filled places count for nothing

@@ -47,7 +47,7 @@ class TokenLabelConfig(ClassifyConfig):
 
 
 class TokenLabel(Classify):
-    """Weighted sum of the class loss and the mean loss of the tokens."""
+    """Weighted sum of the class loss and the mean loss of the tokens, each by how much of it is labelled."""
 
     def __init__(self, model: nn.Module, config: TokenLabelConfig) -> None:
         super().__init__(model, config.smoothing)
@@ -57,5 +57,6 @@ class TokenLabel(Classify):
         """Mean losses."""
         assert out.dense is not None  # the configuration refused models without
         whole = soft_cross_entropy(out.logits, batch.target, self.smoothing).mean()
-        dense = soft_cross_entropy(out.dense, label_map(batch).target(*out.grid), self.smoothing).mean()
+        target = label_map(batch).target(*out.grid)
+        dense = soft_cross_entropy(out.dense, target, self.smoothing).sum() / target.mass.sum().clamp(min=1e-6)
         return {"loss": self.weights[0] * whole + self.weights[1] * dense, "class": whole, "dense": dense}

@@ -5,8 +5,10 @@ palette: P gaps of the sorted class ids, the first from 0;
 classes: for every location, in rows, its kept classes in the order of the palette: gaps of their places in it, the
          first from -1, then 0 for each dropped entry; all low bytes, then (only if P > 255) all high bytes;
 scores:  one byte for each kept entry, in the order of the classes: the score in steps of 1 / levels.
-A score comes back within 1 / (2 levels) of itself, 1/126 unless told otherwise; what rounds to 0 is dropped. Classes
-repeat among neighbours, scores do not: they are deflate blocks of their own, without matches (saves 4 to 6 %).
+A score comes back within 1 / (2 levels) of itself, 1/126 unless told otherwise; what rounds to 0 is dropped. Scores are
+probabilities among all classes of the annotator: what they leave of 1 belongs to none of the kept (version 1, refused,
+had scores among the classes of the data alone). Classes repeat among neighbours, scores do not: they are deflate blocks
+of their own, without matches (saves 4 to 6 %).
 
 B images | h, w locations | k classes named per location | n = h w k entries | P distinct classes of an image
 """
@@ -22,7 +24,7 @@ import numpy as np
 from tilework.core.errors import DamageError, InputError
 
 HEADER = struct.Struct("<BBBBHHH")  # version, levels, k, bytes of a palette gap, h, w, P
-VERSION = 1
+VERSION = 2
 GAPS = {size: np.dtype(f"<u{size}") for size in (1, 2, 4)}  # of a palette, by bytes
 LEVELS = 63
 LARGEST_SIDE = 4096
@@ -132,12 +134,23 @@ def _form(record: bytes) -> tuple[int, int, int]:
         raise DamageError(f"a label map is cut short ({len(record)} bytes)", "restore the column")
     version, levels, top, gap, height, width, _ = HEADER.unpack_from(record)
     if version != VERSION:
-        raise DamageError(f"a label map has version {version}, this software reads {VERSION}", "update Tilework")
+        raise other_version("a label map", version)
     if not levels or gap not in GAPS or not _fits(height, width, top):
         raise DamageError("the header of a label map is malformed", "restore the column")
     if height * width * top > DEFLATE_RATIO * len(record):
         raise DamageError("a label map is too short for its form", "restore the column")
     return height, width, top
+
+
+def check_version(record: bytes) -> None:
+    """Refuse a record of another version, whose scores mean something else."""
+    _form(record)
+
+
+def other_version(what: str, version: int) -> DamageError:
+    """What to say of label maps that this software does not read."""
+    hint = "annotate again ('tilework annotate IMAGES --out MAPS')" if version < VERSION else "update Tilework"
+    return DamageError(f"{what} has version {version} of label maps, this software reads {VERSION}", hint)
 
 
 def _inflate(record: bytes, least: int, most: int) -> bytes:
