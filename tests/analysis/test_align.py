@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from small_data import write_images
-from tilework.analysis.align import align_views, correlation
+from tilework.analysis.align import align_views
 from tilework.augment import CentreCrop, Embed, Normalise, PatchCutMix
 from tilework.cli.main import main
 from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.data import ImageFolder
+from tilework.evaluation.mixing_ratio import correlation
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import ResnetConfig, SwinConfig, VitConfig
 from tilework.objectives import ClassifyConfig, TlAlignConfig

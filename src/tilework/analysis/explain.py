@@ -50,7 +50,7 @@ class Explained:
         """A run and the data to look at."""
         place = run_place(path)
         run, spec, model = load_run(place)
-        if not isinstance(model, Model) or not run.objective.labels:
+        if not isinstance(model, Model) or not run.objective.task.labels:
             raise InputError(f"{path} trained no classifier", "give a classifier's run")
         source = open_source(data, run.size, run.max_broken, spec.classes, quiet=True)
         if source.stage != spec.stage:

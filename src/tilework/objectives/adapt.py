@@ -23,6 +23,7 @@ from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.objectives.objective import Objective, ObjectiveConfig
+from tilework.objectives.task import Task
 from tilework.tokenizers import Tokenizer, load_tokenizer
 from tilework.tokenizers.decode_encode import mixed
 from tilework.tokenizers.tokenizer import Card
@@ -33,7 +34,7 @@ from tilework.tokenizers.tokenizer import Card
 class AdaptConfig(ObjectiveConfig):
     """Settings of TokenAdapt's training."""
 
-    labels: ClassVar[bool] = False
+    task: ClassVar[Task] = Task(labels=False, metric="crop")  # of one code per place; see `score`
     tokenizer: str = ""  # directory
     geometry: Geometry = field(default_factory=lambda: Geometry(crop=0.5))
     mixing: CutMixOrMixup = field(default_factory=CutMixOrMixup)

@@ -44,7 +44,7 @@ def open_annotator(
         adopt(model, read_weights(weights))
         return Annotator(model, (Normalise(),), match_classes(names, None, told), size, top)
     run, spec, model = load_run(run_place(Path(name)))
-    if not isinstance(model, Model) or spec.stage != "pixels" or not run.objective.labels:
+    if not isinstance(model, Model) or spec.stage != "pixels" or not run.objective.task.labels:
         raise InputError(f"{name} is no classifier of pixels", "give a run on images, efficientnet_lite0 or timm:NAME")
     if any(isinstance(step, CentreCrop) and step.size != run.size for step in run.evaluation):
         steps = tuple(step for step in run.evaluation if not isinstance(step, CentreCrop))  # it sees the whole

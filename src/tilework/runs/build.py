@@ -97,7 +97,7 @@ def data_spec(run: Run, source: Source, steps: Sequence[Augment] | None = None) 
 def build_model(run: Run, spec: DataSpec) -> nn.Module:
     """The network of a run, freshly initialised from its seed."""
     torch.manual_seed(run.fit.seed)
-    return run.model.build(spec.channels, spec.grid, len(spec.classes) if run.objective.labels else 0)
+    return run.model.build(spec.channels, spec.grid, run.objective.task.outputs(len(spec.classes)))
 
 
 def build_objective(run: Run, model: nn.Module, codebook: Tensor | None = None) -> Objective:

@@ -124,7 +124,7 @@ def export_run(path: Path | str, out: Path | str, onnx: bool = False, data: Path
     run, spec, model = load_run(path)
     if not isinstance(model, Model):
         raise InputError(f"{path} trained no classifier", "a tokenizer's or TokenAdapt's directory is its export")
-    if not run.objective.labels:
+    if not run.objective.task.labels:
         raise InputError(f"{path} was trained without labels", "train a classifier from it with --start")
     codes = Codes.read(path, spec.codebook) if spec.codebook else None
     whole = _Whole(model, _bound(run.evaluation, codes)).eval()

@@ -22,8 +22,8 @@ from tilework.core.place import Place, Url
 from tilework.core.place import place as place_of
 from tilework.core.rng import Draws
 from tilework.data import ImageSource, Part, Source, TokenSource
-from tilework.data.label_maps import Labelled, LabelMaps
-from tilework.evaluation import average
+from tilework.data.label_maps import COLUMN, Labelled, LabelMaps
+from tilework.evaluation import validate
 from tilework.objectives import Objective
 from tilework.runs.build import bind, build_objective, check_data, is_store, open_source
 from tilework.runs.codes import CODEBOOK, Codes, digest
@@ -54,6 +54,7 @@ def prepare(
     quiet_here = quiet or not place.leads
     whole = open_source(data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples)
     judge = None if val is None else open_source(val, run.size, run.max_broken, whole.classes, quiet_here)
+    judge = None if judge is None else _carrying(judge, run.objective.task.validation_columns, val)
     assert isinstance(whole, TokenSource | ImageSource)
     labelled = Labelled(whole, _maps(run, data), run.maps or str(data)) if needed else whole
     source = Part(labelled, run.samples) if run.samples and isinstance(whole, TokenSource) else labelled
@@ -84,7 +85,7 @@ def prepare(
     if judge is not None:
 
         def evaluate(judged: nn.Module) -> dict[str, float]:
-            return average(objective, judged, judge, evaluation, place, min(256, run.fit.batch))
+            return validate(run.objective.task, objective, judged, judge, evaluation, place, min(256, run.fit.batch))
 
     augment = bind(run.augment, source, place.device, table)
     job = Job(objective, source, augment, run.fit, out, place, evaluate, title, quiet)
@@ -116,7 +117,7 @@ def _draw_some(
 
 def check_maps(run: Run, data: Place) -> bool:
     """Whether a run needs label maps; refuses one that lacks them, before the data are read."""
-    needed = any(one.columns for one in (run.objective, *(extra.objective for extra in run.extra)))
+    needed = any(one.task.columns for one in (run.objective, *(extra.objective for extra in run.extra)))
     if run.maps and not needed:
         raise ConfigError("no objective of this recipe takes label maps", "leave --maps out")
     if needed and (isinstance(data, Url) or data.exists()):
@@ -132,6 +133,16 @@ def _maps(run: Run, data: Place) -> LabelMaps:
         return LabelMaps.of_store(Store(data))
     hint = "make them with 'tilework annotate', add --maps MAPS, or maps=MAPS to a row of a table"
     raise ConfigError(f"the objective needs label maps of {data}", hint)
+
+
+def _carrying(source: Source, columns: tuple[str, ...], data: Place | None) -> Source:
+    """Validation data whose batches carry columns; refused where one is missing. Stores keep their label maps."""
+    if COLUMN in columns and isinstance(source, TokenSource):
+        source = Labelled(source, LabelMaps.of_store(source.store), str(data))
+    missing = set(columns) - source.batch(np.arange(1)).columns.keys() if columns else set()
+    if missing:
+        raise ConfigError(f"{data} has no column '{min(missing)}', which validation needs", "give a store that has it")
+    return source
 
 
 def _from(out: Path, start: Path | None) -> str | None:

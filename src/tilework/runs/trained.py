@@ -11,11 +11,11 @@ from torch import nn
 
 from tilework.augment.adapter import check_codes
 from tilework.core.config import Plain, decode, read_yaml
-from tilework.core.distributed import pick_device
+from tilework.core.distributed import World, pick_device
 from tilework.core.errors import DamageError, InputError
 from tilework.core.place import place as place_of
 from tilework.data import ImageFolder, ImageSource, Source, TokenSource
-from tilework.evaluation import Classification, classify, features, knn_accuracy, linear_accuracy
+from tilework.evaluation import Classification, Features, Probe, classify, evaluate
 from tilework.models import Model
 from tilework.runs.build import DataSpec, bind, build_model, data_spec, open_source
 from tilework.runs.codes import Codes
@@ -87,7 +87,7 @@ def evaluate_run(
     """Accuracy and confusion of a trained run on a store or a folder; images are tokenized if the run needs it."""
     place, path, data = pick_device(device), run_place(Path(path)), place_of(data)
     run, spec, model = load_run(path)
-    if not isinstance(model, Model) or not run.objective.labels:
+    if not isinstance(model, Model) or not run.objective.task.labels:
         raise InputError(f"{path} trained no classifier", "give a classifier's run, or use 'tilework probe'")
     source = open_source(data, run.size, run.max_broken, quiet=True)
     if spec.stage != "pixels" and isinstance(source, ImageSource) and isinstance(data, Path):
@@ -116,18 +116,17 @@ def probe_run(
     judge = open_source(place_of(val), run.size, run.max_broken, source.classes, quiet=True)
     codes = run_codes(path, run, spec)
     steps = (*run.evaluation, *run.objective.inlet())
-    found = []
-    for part, name in ((source, data), (judge, val)):
+    seen, model = Features(), model.to(place).eval()
+    for part, name, one in ((source, data, seen), (judge, val, Probe(seen, neighbours))):
         if part.stage != spec.stage or data_spec(run, part).grid != spec.grid:
             raise InputError(f"{name} is not of the kind the run was trained on", "give data of the same tokenizer")
         table = None
         if codes is not None and part.codebook is not None:
             check_codes(part.codebook, codes.codebook, path)
             table = codes.table_for(part.codebook, path)
-        found.append(features(model, part, bind(steps, part, place, table), place))
-    linear, decay = linear_accuracy(found[0], found[1])
-    knn = knn_accuracy(found[0], found[1], neighbours)
-    return {"linear": linear, "knn": knn, "weight_decay": decay, "neighbours": neighbours, "samples": len(found[1][1])}
+        bound = bind(steps, part, place, table)
+        found = evaluate(lambda batch: model(batch.x), part, bound, [one], World(0, 1, place))
+    return found
 
 
 def _judge(
