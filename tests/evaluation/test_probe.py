@@ -14,9 +14,10 @@ from torch import Tensor
 from small_data import CODE_DIM, write_images, write_store
 from tilework.augment import Embed
 from tilework.cli.main import main
+from tilework.core.distributed import World
 from tilework.core.errors import ConfigError, InputError
 from tilework.data import TokenSource
-from tilework.evaluation import features, knn_accuracy, linear_accuracy
+from tilework.evaluation import Features, Probe, evaluate, knn_accuracy, linear_accuracy
 from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
@@ -25,6 +26,7 @@ from tilework.runs.codes import Codes
 from tilework.store import Store, StoreWriter
 from tilework.train import FitConfig
 
+CPU = World(0, 1, torch.device("cpu"))
 MASKED = Run(
     model=VitConfig(width=16, depth=1, heads=2, positions="sincos", stem=TokenPatchStemConfig()),
     objective=MaskedConfig(width=16, depth=1, heads=2),
@@ -89,11 +91,27 @@ def test_features_are_the_mean_of_the_last_tokens(tmp_path: Path) -> None:
     source = TokenSource(Store(write_store(tmp_path / "x.tok", count=10)))
     model = MASKED.model.build(CODE_DIM, (8, 8), 0)
     embed = Embed().bind(source.codebook)
-    found, labels = features(model, source, [embed], torch.device("cpu"), batch=4)
+    evaluator = Features()
+    figures = evaluate(lambda batch: model(batch.x), source, [embed], [evaluator], CPU, batch=4)
+    found, labels = evaluator.pair()
+    assert figures == {"samples": 10}
+    assert not found.is_inference(), "a probe learns from them"
     with torch.inference_mode():
         whole = model(embed.apply(source.batch(np.arange(10)), None).x).tokens.mean(1)
     assert torch.allclose(found, whole, atol=1e-5)
     assert torch.equal(labels, torch.from_numpy(source.labels.astype(np.int64)))
+
+
+def test_a_probe_learns_from_one_set_and_judges_another(tmp_path: Path) -> None:
+    sources = [TokenSource(Store(write_store(tmp_path / f"{seed}.tok", count=30, seed=seed))) for seed in (0, 1)]
+    model, embed = MASKED.model.build(CODE_DIM, (8, 8), 0), Embed().bind(sources[0].codebook)
+    seen = Features()
+    probe = Probe(seen, neighbours=3)
+    for source, one in zip(sources, (seen, probe), strict=True):
+        figures = evaluate(lambda batch: model(batch.x), source, [embed], [one], CPU, batch=7)
+    linear, decay = linear_accuracy(seen.pair(), probe.pair())
+    knn = knn_accuracy(seen.pair(), probe.pair(), 3)
+    assert figures == {"linear": linear, "knn": knn, "weight_decay": decay, "neighbours": 3, "samples": 30}
 
 
 @pytest.fixture(scope="module")
