@@ -85,15 +85,10 @@ class Sums(Evaluator[Output]):
 def measure(world: World, count: int, batch: int, steps: Sequence[Augment] = ()) -> tuple[dict, dict[str, Tensor]]:
     """Figures, and everything the evaluators hold, in the order of the data."""
     source = Answers(count)
-    accuracy, confusion, features, classified, sums = (
-        Accuracy(),
-        Confusion(CLASSES),
-        Features(),
-        Classified(source.classes),
-        Sums(),
-    )
-    figures = evaluate(ask, source, steps, [accuracy, confusion, features, sums], world, batch)
-    evaluate(ask, source, steps, [classified], world, batch)  # its figures have names of the first
+    confusion, features, sums = Confusion(CLASSES), Features(), Sums()
+    classified = Classified(source.classes)
+    figures = evaluate(ask, source, steps, [Accuracy(), confusion, features, sums], world, batch)
+    evaluate(ask, source, steps, [classified], world, batch)  # alone: Accuracy gives top1, too
     held = {"counts": confusion.counts, "probabilities": classified.rows("probabilities"), "total": sums.total("total")}
     held |= dict(zip(("features", "labels"), features.pair(), strict=True))
     held |= {name: sums.rows(name) for name in ("twice", "positive")}
