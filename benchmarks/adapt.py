@@ -39,7 +39,7 @@ from tilework.core.codebook import Codebook
 from tilework.core.distributed import World
 from tilework.core.rng import Draws
 from tilework.data import ImageSource, Part, Source, in_order
-from tilework.evaluation import average
+from tilework.evaluation import validate
 from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.models import Model, TokenAdaptModelConfig
 from tilework.objectives import Adapt, AdaptConfig, Classify, MaskedConfig, Objective
@@ -77,7 +77,7 @@ def agreements(images: Path, tokenizer: Path, adapter: Path, limit: int) -> dict
     objective = AdaptConfig(tokenizer=str(tokenizer)).build(model)
     size = load_tokenizer(tokenizer)[1].size
     seen, judged = (_some(ImageSource.load(images / part, size, None, 0.05), limit) for part in ("train", "val"))
-    found = average(objective, model, judged, (Scale(),), CPU, batch=64)
+    found = validate(AdaptConfig.task, objective, model, judged, (Scale(),), CPU, batch=64)
     counts = torch.zeros(len(known), len(known), dtype=torch.long)
     for grid, target in _flips(objective, seen):
         counts.view(-1).index_add_(

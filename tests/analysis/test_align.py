@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from small_data import write_images
-from tilework.analysis.align import align_views, correlation
+from tilework.analysis import align
+from tilework.analysis.align import align_views
+from tilework.analysis.explain import Explained
 from tilework.augment import CentreCrop, Embed, Normalise, PatchCutMix
 from tilework.cli.main import main
 from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.data import ImageFolder
+from tilework.evaluation.mixing_ratio import correlation, mixing_ratios
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import ResnetConfig, SwinConfig, VitConfig
 from tilework.objectives import ClassifyConfig, TlAlignConfig
@@ -73,6 +76,23 @@ def test_all_files_and_numbers(
         assert all(0 <= value <= 1 for value in values)
     assert all(-1 <= value <= 1 for values in found["correlation"].values() for value in values)
     assert 0 <= found["moved"] <= 1
+
+
+@pytest.mark.parametrize(("at_once", "parts"), [(5, [5, 5, 2]), (11, [11])])  # one alone has no partner
+def test_agreement_is_that_of_the_mixtures_one_by_one(
+    made: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, parts: list[int]
+) -> None:
+    monkeypatch.setattr(align, "PART", at_once)
+    one = Explained.open(made / "pixels", made / "images", torch.device("cpu"))
+    index, distance, start = align.some(12, 12), [], 0
+    for size in parts:
+        batch = align.mixable(one, index[start : start + size], torch.device("cpu"))
+        ratios = mixing_ratios(one.model, batch.x, align.strategy(batch, PatchCutMix, one.model.grid))
+        distance += (ratios.similarity[-1][:, 0] - ratios.own.mean((1, 2))).abs().tolist()
+        start += size
+    found = align.agreement(one, torch.device("cpu"))
+    assert found["pairs"] == len(distance) == sum(parts)
+    assert found["distance"]["area"][-1] == pytest.approx(sum(distance) / len(distance), abs=1e-4)
 
 
 def test_correlation_equals_torch() -> None:

@@ -59,6 +59,7 @@ def test_collectives_of_one_process_are_the_identity() -> None:
     assert here.any(True) is True
     assert here.any(False) is False
     assert here.sum(torch.tensor([1.0, 2.0])).tolist() == [1.0, 2.0]
+    assert [part.tolist() for part in here.gather(torch.tensor([[1, 2]]))] == [[[1, 2]]]
     here.wait()
 
 

@@ -1,4 +1,4 @@
-"""Accuracy, confusion and averages against slow loops."""
+"""What a classifier says of every sample, against slow loops, and the figures of validation."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from tilework.augment import Normalise
 from tilework.core.distributed import World
 from tilework.data import ImageSource
-from tilework.evaluation import Classification, average, classify
+from tilework.evaluation import Classification, classify, validate
 from tilework.layers.stems import PatchStemConfig
 from tilework.models import VitConfig
-from tilework.objectives import Classify
+from tilework.objectives import Classify, Task
 
 
 def result() -> Classification:
@@ -47,8 +47,8 @@ def test_batch_size_does_not_matter(images: Path) -> None:
     source = ImageSource.load(images, (16, 16))
     model = VitConfig(width=8, depth=1, heads=2, stem=PatchStemConfig(8)).build(3, (16, 16), 3).eval()
     objective, world = Classify(model), World(0, 1, torch.device("cpu"))
-    whole = average(objective, model, source, (Normalise(),), world, batch=100)
-    parts = average(objective, model, source, (Normalise(),), world, batch=7)
+    whole = validate(Task(), objective, model, source, (Normalise(),), world, batch=100)
+    parts = validate(Task(), objective, model, source, (Normalise(),), world, batch=7)
     assert parts == pytest.approx(whole, abs=1e-6)
     one = classify(model, source, (Normalise(),), world.device, batch=5)
     assert one.top(1) == pytest.approx(whole["top1"])

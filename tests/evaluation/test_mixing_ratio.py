@@ -10,7 +10,7 @@ from tilework.augment import MixToken, PatchCutMix, apply_all
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
-from tilework.evaluation.mixing_ratio import mixing_ratios, similarity_ratio
+from tilework.evaluation.mixing_ratio import MixingRatio, mixing_ratios, similarity_ratio
 from tilework.models import ResnetConfig, SwinConfig
 from tilework.objectives import TlAlignConfig, TransMixConfig
 
@@ -75,6 +75,32 @@ def test_a_pyramid_ends_in_the_label_of_its_objective() -> None:
     assert torch.allclose(found.read, TlAlignConfig().build(model).answer(batch)[1].weight[:, 0], atol=1e-6)
     assert torch.allclose(found.of_image(found.aligned)[-1], found.read, atol=1e-6)
     assert found.trans_mix is None
+
+
+@pytest.mark.parametrize("pool", ["class", "mean"])
+def test_figures_over_batches_equal_those_of_all_mixtures(pool: str) -> None:
+    model, one, found = network(pool=pool), MixingRatio(), []
+    for number in (1, 0):  # the later samples come first
+        plain = make_batch()
+        plain = plain.changed(x=plain.x + number, index=plain.index + number * COUNT)
+        mix = PatchCutMix(8).sample(Draws(number, 0, plain.index), plain)
+        found.insert(0, mixing_ratios(model, plain.x, mix))
+        one.update(plain, found[0])
+    similarity = torch.cat([ratios.of_image(ratios.similarity) for ratios in found], 1)  # (L, N)
+    rules = {"tl_align": torch.cat([ratios.of_image(ratios.aligned) for ratios in found], 1)}
+    rules["area"] = torch.cat([ratios.own.mean((1, 2)) for ratios in found]).repeat(4, 1)
+    if pool == "class":
+        rules["trans_mix"] = torch.cat([ratios.trans_mix for ratios in found]).repeat(4, 1)
+    figures = one.compute()
+    assert figures["pairs"] == 2 * COUNT
+    assert one.distance().keys() == one.correlation().keys() == rules.keys()
+    for name, rule in rules.items():
+        assert one.distance()[name].tolist() == pytest.approx((rule - similarity).abs().mean(1).tolist(), abs=1e-6)
+        slow = [float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in zip(rule, similarity, strict=True)]
+        assert one.correlation()[name].tolist() == pytest.approx(slow, abs=1e-4)
+        assert figures[f"distance_{name}"] == one.distance()[name][-1]
+        assert figures[f"correlation_{name}"] == one.correlation()[name][-1]
+    assert figures["moved"] == pytest.approx(float((rules["tl_align"][-1] - rules["area"][-1]).abs().mean()), abs=1e-6)
 
 
 def test_models_without_blocks_are_refused() -> None:

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tilework.runs.codes import Codes
 from torch import Tensor
 
 from small_data import CODE_DIM, write_images, write_store
 from tilework.augment import Embed
 from tilework.cli.main import main
 from tilework.core.codebook import Codebook
-from tilework.core.errors import ConfigError, InputError
+from tilework.core.distributed import World
+from tilework.core.errors import InputError
 from tilework.data import TokenSource
-from tilework.evaluation import features, knn_accuracy, linear_accuracy
+from tilework.evaluation import Features, Probe, evaluate, knn_accuracy, linear_accuracy
 from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
@@ -26,6 +26,7 @@ from tilework.runs import Run, probe_run, train
 from tilework.store import Store, StoreWriter
 from tilework.train import FitConfig
 
+CPU = World(0, 1, torch.device("cpu"))
 MASKED = Run(
     model=VitConfig(width=16, depth=1, heads=2, positions="sincos", stem=TokenPatchStemConfig()),
     objective=MaskedConfig(width=16, depth=1, heads=2),
@@ -89,12 +90,28 @@ def test_a_few_samples_are_enough_to_run() -> None:
 def test_features_are_the_mean_of_the_last_tokens(tmp_path: Path) -> None:
     source = TokenSource(Store(write_store(tmp_path / "x.tok", count=10)))
     model = MASKED.model.build(CODE_DIM, (8, 8), 0)
-    embed = Embed().build(Codebook.of(source.codebook))
-    found, labels = features(model, source, [embed], torch.device("cpu"), batch=4)
+    embed = Embed().build(source.codebook)
+    evaluator = Features()
+    figures = evaluate(lambda batch: model(batch.x), source, [embed], [evaluator], CPU, batch=4)
+    found, labels = evaluator.pair()
+    assert figures == {"samples": 10}
+    assert not found.is_inference(), "a probe learns from them"
     with torch.inference_mode():
         whole = model(embed.apply(source.batch(np.arange(10)), None).x).tokens.mean(1)
     assert torch.allclose(found, whole, atol=1e-5)
     assert torch.equal(labels, torch.from_numpy(source.labels.astype(np.int64)))
+
+
+def test_a_probe_learns_from_one_set_and_judges_another(tmp_path: Path) -> None:
+    sources = [TokenSource(Store(write_store(tmp_path / f"{seed}.tok", count=30, seed=seed))) for seed in (0, 1)]
+    model, embed = MASKED.model.build(CODE_DIM, (8, 8), 0), Embed().build(sources[0].codebook)
+    seen = Features()
+    probe = Probe(seen, neighbours=3)
+    for source, one in zip(sources, (seen, probe), strict=True):
+        figures = evaluate(lambda batch: model(batch.x), source, [embed], [one], CPU, batch=7)
+    linear, decay = linear_accuracy(seen.pair(), probe.pair())
+    knn = knn_accuracy(seen.pair(), probe.pair(), 3)
+    assert figures == {"linear": linear, "knn": knn, "weight_decay": decay, "neighbours": 3, "samples": 30}
 
 
 @pytest.fixture(scope="module")
@@ -117,18 +134,18 @@ def test_a_run_without_labels_is_probed(made: Path, capsys: pytest.CaptureFixtur
 
 def test_the_learnt_table_is_what_the_model_sees(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = probe_run(made / "pre", made / "a.tok", made / "b.tok")
-    read = Codes.read
-    monkeypatch.setattr(Codes, "read", lambda *a: replace(read(*a), table=torch.zeros(16, CODE_DIM)))
+    read, nothing = Codebook.read, np.zeros((16, CODE_DIM), np.float32)
+    monkeypatch.setattr(Codebook, "read", lambda *a: replace(read(*a), learnt=nothing))
     blind = probe_run(made / "pre", made / "a.tok", made / "b.tok")
     assert blind["linear"] < plain["linear"] - 0.1, "all codes alike tell nothing"
 
 
 def test_other_data_are_refused(made: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not of the kind"):
+    with pytest.raises(InputError, match="was trained on tokens, .* holds images"):
         probe_run(made / "pre", write_images(tmp_path / "images"), tmp_path / "images")
     with StoreWriter(tmp_path / "c.tok", np.ones((16, CODE_DIM), np.float32), ["class0"], codec="packed") as writer:
         writer.add(np.zeros((4, 8, 8), np.int64), np.zeros(4, np.int64), list("abcd"))
-    with pytest.raises(ConfigError, match="other codes"):
+    with pytest.raises(InputError, match="another codebook than the run"):
         probe_run(made / "pre", tmp_path / "c.tok", tmp_path / "c.tok")
 
 

@@ -17,12 +17,13 @@ from tilework.augment import CentreCrop, CodeCut, Embed, TokenAdapt
 from tilework.cli.main import main
 from tilework.core.errors import ConfigError, InputError, OutputError, TileworkError
 from tilework.core.files import locked
+from tilework.evaluation import Accuracy, validation
 from tilework.experiments import runner
 from tilework.experiments.runner import accuracy_cell, claim, difference_cell, resolution_line
 from tilework.experiments.table import Table, markdown
 from tilework.layers.stems import TokenPatchStemConfig
 from tilework.models import VitConfig
-from tilework.objectives import ClassifyConfig, MaskedConfig
+from tilework.objectives import ClassifyConfig, ClassifyScoredConfig, MaskedConfig, Task
 from tilework.recipes import chains, recipes
 from tilework.runs import Chain, Link, Run, train
 from tilework.train import FitConfig
@@ -178,6 +179,28 @@ def test_tables_are_not_for_torchrun(data: Path, tmp_path: Path, monkeypatch: py
 def test_rows_without_classes_are_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="row 'tiny_masked' trains no classifier"):
         table(data, tmp_path / "out", "tiny_first", "tiny_masked").rows()
+
+
+def test_rows_are_judged_by_the_figure_of_their_task(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tiny_scored() -> Run:
+        return replace(tiny_first(), objective=ClassifyScoredConfig(samples=48))
+
+    monkeypatch.setitem(recipes._entries, "tiny_scored", tiny_scored)
+    monkeypatch.setattr(ClassifyScoredConfig, "task", Task(metric="top5"))
+    monkeypatch.setitem(validation.BY_METRIC, "top5", lambda source: Accuracy())
+    with pytest.raises(ConfigError, match="row 'tiny_scored' is judged by top5, row 'tiny_first' by top1"):
+        table(data, tmp_path / "out", "tiny_first", "tiny_scored").rows()
+    results = table(data, tmp_path / "out", "tiny_scored@2").run()
+    found = [
+        json.loads((tmp_path / f"out/runs/tiny_scored/seed-{seed}/run/results.json").read_text())["top5"]
+        for seed in (0, 1)
+    ]
+    assert (results["metric"], results["higher_is_better"]) == ("top5", True)
+    assert results["rows"][0]["top5"] == found
+    assert results["rows"][0]["mean"] == pytest.approx(mean(found))
+    assert "| seeds | top5 | from" in (tmp_path / "out/table.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -391,7 +414,9 @@ def test_markdown_by_hand() -> None:
         row("b", 2, mean=0.61, deviation=0.02, difference=0.11, resolved=True),
         row("c", 1, mean=0.4949, deviation=None, difference=-0.0051, resolved=False),
     ]
-    lines = markdown({"rows": rows, "deviation": 0.0166, "degrees_of_freedom": 2}).splitlines()
+    results = {"rows": rows, "deviation": 0.0166, "degrees_of_freedom": 2, "metric": "top1", "higher_is_better": True}
+    lines = markdown(results).splitlines()
+    assert "| error (lower is better) |" in markdown({**results, "metric": "error", "higher_is_better": False})
     assert lines[2:5] == [
         "| a | 2 | 50.0 ± 1.2 |  | 1.5 |",
         "| b | 2 | 61.0 ± 2.0 | +11.0 | 1.5 |",

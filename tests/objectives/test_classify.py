@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from tilework.core.batch import Batch, Target
+from tilework.augment import Normalise
+from tilework.core.batch import Target
+from tilework.core.distributed import World
 from tilework.core.errors import InputError
+from tilework.data import ImageSource
+from tilework.evaluation import validate
 from tilework.layers.stems import PatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, soft_cross_entropy
-from tilework.objectives.objective import topk_hits
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -39,21 +45,21 @@ def test_dense_labels_have_a_loss_for_each_token() -> None:
     torch.testing.assert_close(soft_cross_entropy(logits, Target.hard(labels)), wanted)
 
 
-def test_topk() -> None:
-    logits = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
-    assert topk_hits(logits, torch.tensor([1, 2]), 1).tolist() == [0, 0]
-    assert topk_hits(logits, torch.tensor([1, 2]), 2).tolist() == [1, 0]
-    assert topk_hits(logits, torch.tensor([1, 2]), 5).tolist() == [1, 1]
-
-
-def test_scores_are_per_sample_and_use_the_model_given() -> None:
+def test_validation_uses_the_model_given(images: Path) -> None:
+    """Averaged weights are judged, not those of the objective; the loss is not smoothed."""
     config = VitConfig(width=8, depth=1, heads=2, stem=PatchStemConfig(4))
-    objective = ClassifyConfig().build(config.build(3, (8, 8), 3))
-    other = config.build(3, (8, 8), 3).eval()
-    batch = Batch(torch.randn(5, 3, 8, 8), Target.hard(torch.arange(5) % 3), torch.arange(5))
-    scores = objective.score(other, batch)
-    assert {name: value.shape for name, value in scores.items()} == dict.fromkeys(("loss", "top1", "top5"), (5,))
-    assert torch.equal(scores["top1"], (other(batch.x).logits.argmax(1) == batch.target.ids[:, 0]).float())
+    objective = ClassifyConfig(smoothing=0.1).build(config.build(3, (8, 8), 3))
+    other, source = config.build(3, (8, 8), 3).eval(), ImageSource.load(images, (8, 8))
+    world = World(0, 1, torch.device("cpu"))
+    found = validate(ClassifyConfig.task, objective, other, source, (Normalise(),), world, batch=5)
+    whole = source.batch(np.arange(len(source)))
+    with torch.no_grad():
+        logits = other(Normalise().apply(whole, None).x).logits
+    labels = whole.target.ids[:, 0]
+    assert list(found) == ["loss", "top1", "top5"]
+    assert found["loss"] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
+    assert found["top1"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
+    assert found["top5"] == 1
 
 
 def test_one_class_is_refused() -> None:

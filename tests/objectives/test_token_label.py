@@ -16,7 +16,7 @@ from tilework.core.rng import Draws
 from tilework.data.score_map import ScoreMap
 from tilework.layers.stems import PatchStemConfig
 from tilework.models import Vit, VitConfig
-from tilework.objectives import Classify, RelabelConfig, TokenLabelConfig, soft_cross_entropy
+from tilework.objectives import ClassifyConfig, RelabelConfig, TokenLabelConfig, soft_cross_entropy
 
 CLASSES = 7
 CONFIG = VitConfig(width=16, depth=2, heads=2, dense=True, stem=PatchStemConfig(8))
@@ -162,11 +162,10 @@ def test_labels_with_doubt_against_full_vectors(smoothing: float) -> None:
         assert torch.allclose(one.mass, torch.ones(len(labels)), atol=1e-6)
 
 
-def test_scores_are_those_of_classification() -> None:
-    batch, model = make_batch(), network().eval()
-    one, other = TokenLabelConfig().build(model).score(model, batch), Classify(model).score(model, batch)
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+@pytest.mark.parametrize("config", [TokenLabelConfig, RelabelConfig])
+def test_validation_is_that_of_classification(config: type[ClassifyConfig]) -> None:
+    """Label maps are needed to train, not to be judged."""
+    assert config.task == replace(ClassifyConfig.task, columns=("label_map",))
 
 
 def test_what_is_missing_is_said() -> None:

@@ -133,7 +133,7 @@ def data_for(run: Run, tools: Tools, path: Path) -> Path:
 
 def with_maps(run: Run, data: Path) -> Run:
     """A recipe that learns from label maps gets random ones: in its store, or beside its images."""
-    if not run.objective.columns:
+    if not run.objective.task.columns:
         return run
     rng = np.random.default_rng(1)
     card = MapsCard(("class0", "class1"), (3, 4), 2, "chance", 32)

@@ -16,12 +16,14 @@ from tilework.analysis.explain import Explained
 from tilework.augment import BlockMix, PatchCutMix, RandomMix, apply_all
 from tilework.augment.patch_mixing import PatchMixing
 from tilework.core.batch import Batch, Mix
-from tilework.core.distributed import pick_device
+from tilework.core.distributed import World, pick_device
 from tilework.core.errors import ConfigError
 from tilework.core.files import new_directory, write, write_json
 from tilework.core.place import Place
 from tilework.core.rng import Draws
-from tilework.evaluation.mixing_ratio import MixingRatios, mixing_ratios
+from tilework.data.part import Chosen
+from tilework.evaluation import evaluate
+from tilework.evaluation.mixing_ratio import MixingRatio, MixingRatios, mixing_ratios
 from tilework.report import label_maps, ratio_panels, rows_of_pictures
 from tilework.tokenizers import load_tokenizer
 
@@ -71,30 +73,21 @@ def strategy(batch: Batch, kind: type[PatchMixing], grid: tuple[int, int]) -> Mi
 def agreement(one: Explained, device: torch.device) -> dict[str, Any]:
     """How far label rules lie from the similarity of what the head reads, and go along with it, over pairs."""
     index = some(len(one.source), min(PAIRS, len(one.source)))
-    parts = [part for part in np.split(index, range(PART, len(index), PART)) if len(part) > 1]
-    found = []
-    for part in parts:
-        batch = mixable(one, part, device)
-        found.append(mixing_ratios(one.model, batch.x, strategy(batch, PatchCutMix, one.model.grid)))
-    similarity = torch.cat([ratios.of_image(ratios.similarity) for ratios in found], 1)  # (L, B)
-    aligned = torch.cat([ratios.of_image(ratios.aligned) for ratios in found], 1)
-    area = torch.cat([ratios.area for ratios in found])
-    seen = [ratios.trans_mix for ratios in found if ratios.trans_mix is not None]
-    rules = {"area": area.expand_as(similarity), "tl_align": aligned}
-    if seen:
-        rules["trans_mix"] = torch.cat(seen).expand_as(similarity)
+    index = index[: len(index) - (len(index) % PART == 1)]  # one alone has no partner
+    number = torch.from_numpy(index).to(device)
+
+    def mixed(batch: Batch) -> MixingRatios:
+        batch = batch.changed(index=number[batch.index])  # what is drawn depends on the sample, not on its turn
+        return mixing_ratios(one.model, batch.x, strategy(batch, PatchCutMix, one.model.grid))
+
+    ratio = MixingRatio()
+    found = evaluate(mixed, Chosen(one.source, index), one.steps, [ratio], World(0, 1, device), PART, SEED)
     return {
-        "pairs": len(area),
-        "distance": {name: _numbers((rule - similarity).abs().mean(1)) for name, rule in rules.items()},
-        "correlation": {name: _numbers(correlation(rule, similarity)) for name, rule in rules.items()},
-        "moved": float((aligned[-1] - area).abs().mean()),  # from the area, by TL-Align
+        "pairs": found["pairs"],
+        "distance": {name: _numbers(x) for name, x in ratio.distance().items()},
+        "correlation": {name: _numbers(x) for name, x in ratio.correlation().items()},
+        "moved": found["moved"],  # from the area, by TL-Align
     }
-
-
-def correlation(one: Tensor, other: Tensor) -> Tensor:
-    """Of each row with its counterpart, (L,); 0 where one does not vary. Each (L, B)."""
-    one, other = (x - x.mean(1, keepdim=True) for x in (one, other))
-    return (one * other).sum(1) / (one.norm(dim=1) * other.norm(dim=1)).clamp(min=1e-12)
 
 
 def some(total: int, count: int) -> np.ndarray:

@@ -43,6 +43,20 @@ class World:
             distributed.all_reduce(values)
         return values
 
+    def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """The tensor of every process, by rank, on this one's device; they may differ in their first side."""
+        if self.size == 1:
+            return [values]
+        rows = torch.tensor([len(values)], device=self.device)
+        counts = [torch.empty_like(rows) for _ in range(self.size)]
+        distributed.all_gather(counts, rows)
+        lengths = torch.cat(counts).tolist()
+        padded = values.new_zeros((max(lengths), *values.shape[1:]), device=self.device)
+        padded[: len(values)] = values
+        parts = [torch.empty_like(padded) for _ in lengths]
+        distributed.all_gather(parts, padded)
+        return [part[:length] for part, length in zip(parts, lengths, strict=True)]
+
     def wait(self) -> None:
         """Until all processes are here."""
         if self.size > 1:

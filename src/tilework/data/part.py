@@ -18,11 +18,11 @@ def part_of(total: int, count: int) -> np.ndarray:
     return np.sort(np.lexsort((drawn[:, 1], drawn[:, 0]))[:count])
 
 
-class Part(Around):
-    """`count` samples of a source; a larger part holds every smaller one."""
+class Chosen(Around):
+    """Some samples of a source, in an order of their own. index: (N,) int64."""
 
-    def __init__(self, source: Source, count: int) -> None:
-        self.source, self.index = source, part_of(len(source), count)
+    def __init__(self, source: Source, index: np.ndarray) -> None:
+        self.source, self.index = source, index
 
     @property
     def labels(self) -> np.ndarray:
@@ -35,3 +35,10 @@ class Part(Around):
     def batch(self, index: np.ndarray) -> Batch:
         """Samples by their number in the part. index: (B,) int64."""
         return self.source.batch(self.index[index])
+
+
+class Part(Chosen):
+    """`count` samples of a source; a larger part holds every smaller one."""
+
+    def __init__(self, source: Source, count: int) -> None:
+        super().__init__(source, part_of(len(source), count))

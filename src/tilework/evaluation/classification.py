@@ -1,4 +1,4 @@
-"""Accuracy and confusion of a classifier.
+"""What a classifier says of every sample of a data set.
 
 N samples | K classes
 """
@@ -13,9 +13,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from tilework.augment import Step, apply_all
-from tilework.core.rng import Draws
-from tilework.data import Source, in_order
+from tilework.augment import Step
+from tilework.core.batch import Batch
+from tilework.core.distributed import World
+from tilework.data import Source
+from tilework.evaluation.confusion import class_accuracy, count_pairs
+from tilework.evaluation.evaluator import Evaluator
+from tilework.evaluation.loop import evaluate
+from tilework.models import Output
 
 
 @dataclass(frozen=True)
@@ -39,32 +44,48 @@ class Classification:
     @property
     def confusion(self) -> np.ndarray:
         """Counts, (K, K): rows are true classes, columns are predictions."""
-        count = len(self.classes)
-        pairs = self.labels * count + self.predicted
-        return np.bincount(pairs, minlength=count * count).reshape(count, count)
+        true, predicted = (torch.from_numpy(x) for x in (self.labels, self.predicted))
+        return count_pairs(true, predicted, len(self.classes)).numpy()
 
     def summary(self) -> dict[str, Any]:
         """As plain values, for JSON."""
-        hits = np.diag(self.confusion) / np.maximum(1, self.confusion.sum(1))
+        hits = class_accuracy(torch.from_numpy(self.confusion)).tolist()
         return {
             "images": len(self.labels),
             "top1": self.top(1),
             "top5": self.top(5),
-            "per_class": {name: float(hit) for name, hit in zip(self.classes, hits, strict=True)},
+            "per_class": dict(zip(self.classes, hits, strict=True)),
             "confusion": self.confusion.tolist(),
         }
 
 
-@torch.inference_mode()
+class Classified(Evaluator[Output]):
+    """The probabilities of every sample, as a `Classification`."""
+
+    def __init__(self, classes: tuple[str, ...]) -> None:
+        super().__init__()
+        self.classes = classes
+
+    def update(self, batch: Batch, output: Output) -> None:
+        """See the logits of a batch."""
+        self.keep(batch, probabilities=output.logits.float().softmax(-1), labels=batch.target.ids[:, 0])
+
+    def result(self) -> Classification:
+        """In the order of the data."""
+        probabilities, labels = (self.rows(name).cpu().numpy() for name in ("probabilities", "labels"))
+        return Classification(probabilities, labels, self.classes)
+
+    def compute(self) -> dict[str, float]:
+        """Top-1 and top-5 accuracy."""
+        result = self.result()
+        return {"top1": result.top(1), "top5": result.top(5)}
+
+
 def classify(
-    model: nn.Module, source: Source, augment: Sequence[Step[Any]], device: torch.device, batch: int = 256
+    model: nn.Module, source: Source, steps: Sequence[Step[Any]], device: torch.device, batch: int = 256
 ) -> Classification:
     """Run a classifier over a data set, in order."""
     model.to(device).eval()
-    probabilities, labels = [], []
-    for part in in_order(source, batch):
-        part = part.to(device)
-        logits = model(apply_all(augment, part, Draws(0, 0, part.index)).x).logits
-        probabilities.append(logits.float().softmax(-1).cpu().numpy())
-        labels.append(part.target.ids[:, 0].cpu().numpy())
-    return Classification(np.concatenate(probabilities), np.concatenate(labels), source.classes)
+    evaluator = Classified(source.classes)
+    evaluate(lambda part: model(part.x), source, steps, [evaluator], World(0, 1, device), batch)
+    return evaluator.result()

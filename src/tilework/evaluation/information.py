@@ -15,8 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.augment import Step, apply_all
+from tilework.core.batch import Batch
+from tilework.core.distributed import World
 from tilework.core.rng import Draws
-from tilework.data import Source, in_order
+from tilework.data import Source
+from tilework.evaluation.averages import Averages
+from tilework.evaluation.loop import evaluate
 from tilework.layers.pixel_decoder import PixelDecoder, resized
 from tilework.layers.stems import Stem
 
@@ -74,11 +78,10 @@ def information(
             errors(apply_all(steps[0], part, Draws(seed, epoch, part.index)).x)[0].mean().backward()
             optimiser.step()
         progress(epoch + 1)
-    sums = torch.zeros(2, dtype=torch.float64, device=device)
-    with torch.no_grad():
-        for part in in_order(val, batch):
-            part = part.to(device)
-            mse, tokens = errors(apply_all(steps[1], part, Draws(seed, 0, part.index)).x)
-            sums += torch.stack([mse.double().sum(), token_similarity(tokens).double().sum()])
-    mse, similarity = (sums / len(val)).tolist()
-    return Information(mse, similarity, sum(p.numel() for p in stem.parameters()))
+
+    def scores(part: Batch) -> dict[str, Tensor]:
+        mse, tokens = errors(part.x)
+        return {"mse": mse, "similarity": token_similarity(tokens)}
+
+    found = evaluate(scores, val, steps[1], [Averages()], World(0, 1, device), batch, seed)
+    return Information(**found, parameters=sum(p.numel() for p in stem.parameters()))

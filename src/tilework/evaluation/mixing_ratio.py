@@ -1,6 +1,6 @@
 """How much of each image is in a mixed token, layer by layer (TL-Align, supplement, eq. 1), beside what labels say.
 
-B batch | T tokens of a block, the class token first where the head reads it | D width | L blocks
+B batch | T tokens of a block, the class token first where the head reads it | D width | L blocks | N mixtures
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.core.batch import Mix
+from tilework.core.batch import Batch, Mix
 from tilework.core.errors import ConfigError
+from tilework.evaluation.evaluator import Evaluator
 from tilework.layers.block import Block
 from tilework.models import Model, Output
 from tilework.models.model import stem_of
@@ -42,6 +43,45 @@ class MixingRatios:
     def last_map(self, grid: tuple[int, int]) -> Tensor:
         """Aligned shares of the places after the last block, (B, h, w)."""
         return self.aligned[-1][:, -grid[0] * grid[1] :].unflatten(1, grid)
+
+
+class MixingRatio(Evaluator[MixingRatios]):
+    """How far label rules lie from the similarity of what the head reads, and go along with it, over mixtures."""
+
+    def update(self, batch: Batch, output: MixingRatios) -> None:
+        """See the ratios of a batch of mixtures."""
+        rules = {"area": output.area[:, None], "tl_align": output.of_image(output.aligned).T}
+        if output.trans_mix is not None:
+            rules["trans_mix"] = output.trans_mix[:, None]
+        self.keep(batch, similarity=output.of_image(output.similarity).T, **rules)  # (B, L), or (B, 1) for all blocks
+
+    def rules(self) -> dict[str, Tensor]:
+        """Shares by each rule that there is, (L, N)."""
+        named = [name for name in ("area", "tl_align", "trans_mix") if name in self._rows]
+        return {name: self.rows(name).T.expand_as(self.rows("similarity").T) for name in named}
+
+    def distance(self) -> dict[str, Tensor]:
+        """Mean distance of each rule from the similarity after each block, (L,)."""
+        similarity = self.rows("similarity").T  # (L, N)
+        return {name: (rule - similarity).abs().mean(1) for name, rule in self.rules().items()}
+
+    def correlation(self) -> dict[str, Tensor]:
+        """Correlation of each rule with the similarity after each block, (L,)."""
+        similarity = self.rows("similarity").T  # (L, N)
+        return {name: correlation(rule, similarity) for name, rule in self.rules().items()}
+
+    def compute(self) -> dict[str, float]:
+        """Of the last block; `moved`: how far TL-Align goes from the area."""
+        moved = (self.rows("tl_align")[:, -1] - self.rows("area")[:, 0]).abs().mean()
+        kinds = {"distance": self.distance(), "correlation": self.correlation()}
+        last = {f"{kind}_{name}": float(x[-1]) for kind, found in kinds.items() for name, x in found.items()}
+        return {"pairs": len(self.rows("area")), **last, "moved": float(moved)}
+
+
+def correlation(one: Tensor, other: Tensor) -> Tensor:
+    """Of each row with its counterpart, (L,); 0 where one does not vary. Each (L, B)."""
+    one, other = (x - x.mean(1, keepdim=True) for x in (one, other))
+    return (one * other).sum(1) / (one.norm(dim=1) * other.norm(dim=1)).clamp(min=1e-12)
 
 
 def similarity_ratio(mixed: Tensor, first: Tensor, second: Tensor) -> Tensor:

@@ -5,33 +5,34 @@ N samples | D width | K classes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tilework.augment import Step, apply_all
 from tilework.core.errors import InputError
-from tilework.core.rng import Draws
-from tilework.data import Source, in_order
+from tilework.evaluation.features import Features
 
 DECAYS = (1e-5, 1e-4, 1e-3, 1e-2)  # of the linear probe's weights, chosen on a tenth of the training samples
 
 
-@torch.no_grad()
-def features(
-    model: nn.Module, source: Source, augment: Sequence[Step[Any]], device: torch.device, batch: int = 256
-) -> tuple[Tensor, Tensor]:
-    """Mean of the last tokens of every sample, (N, D), and labels, (N,), both on the device."""
-    model.to(device).eval()
-    found, labels = [], []
-    for part in in_order(source, batch):
-        part = part.to(device)
-        found.append(model(apply_all(augment, part, Draws(0, 0, part.index)).x).tokens.float().mean(1))
-        labels.append(part.target.ids[:, 0])
-    return torch.cat(found), torch.cat(labels)
+class Probe(Features):
+    """Accuracy of a linear classifier and of neighbours that learnt from the features of other data."""
+
+    def __init__(self, train: Features, neighbours: int = 20) -> None:
+        super().__init__()
+        self.train, self.neighbours = train, neighbours
+
+    def compute(self) -> dict[str, float]:
+        """Both accuracies, and what they were found with."""
+        train, val = self.train.pair(), self.pair()
+        linear, decay = linear_accuracy(train, val)
+        return {
+            "linear": linear,
+            "knn": knn_accuracy(train, val, self.neighbours),
+            "weight_decay": decay,
+            "neighbours": self.neighbours,
+            **super().compute(),
+        }
 
 
 def knn_accuracy(

@@ -19,6 +19,7 @@ from tilework.core.errors import InUseError, OutputError
 from tilework.core.files import is_free, locked, make_directory, write_json
 from tilework.core.place import Place
 from tilework.experiments.statistics import paired_difference, pooled_deviation, resolvable
+from tilework.objectives import Task
 from tilework.runs import Chain, Link, Run, train, train_chain
 from tilework.runs.directory import RESULTS
 
@@ -59,6 +60,11 @@ def with_seed(run: Run | Chain, seed: int) -> Run | Chain:
         links = ((link.name, with_seed(link.run, seed)) for link in run.links)
         return Chain(tuple(Link(name, one) for name, one in links if isinstance(one, Run)))
     return replace(run, fit=replace(run.fit, seed=seed))
+
+
+def task_of(run: Run | Chain) -> Task:
+    """What a run is judged by; of a chain, its last link."""
+    return (run.links[-1].run if isinstance(run, Chain) else run).objective.task
 
 
 def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False) -> Outcome:

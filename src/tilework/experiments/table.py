@@ -26,6 +26,7 @@ from tilework.experiments.runner import (
     resolution_line,
     run_trials,
     summarise,
+    task_of,
     with_seed,
 )
 from tilework.experiments.statistics import pooled_deviation, resolvable
@@ -88,9 +89,12 @@ class Table:
         if len({Trial(row.name, 0, row.run, (), ()).place for row in rows}) < len(rows):
             raise ConfigError("two rows differ in signs only", "choose names that make different directories")
         for row in rows:
-            last = row.run.links[-1].run if isinstance(row.run, Chain) else row.run
-            if not last.objective.labels:
+            task, first = task_of(row.run), task_of(rows[0].run)
+            if not task.outputs(1):
                 raise ConfigError(f"row '{row.name}' trains no classifier", "use a chain that ends in one")
+            if task.metric != first.metric:
+                what = f"row '{row.name}' is judged by {task.metric}, row '{rows[0].name}' by {first.metric}"
+                raise ConfigError(what, "make a table of each")
             whole = row.run if isinstance(row.run, Chain) else Chain((Link("run", row.run),))
             check_links(whole, [self.data] * row.links, self._judges(row), row.start)
         return rows
@@ -165,8 +169,10 @@ class Table:
         )
 
     def _report(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> dict[str, Any]:
-        summary = summarise(sorted(outcomes, key=lambda o: [row.name for row in rows].index(o.trial.row)))
-        deviation, degrees = pooled_deviation([row["top1"] for row in summary.values()])
+        task = task_of(rows[0].run)
+        order = [row.name for row in rows]
+        summary = summarise(sorted(outcomes, key=lambda o: order.index(o.trial.row)), task.metric)
+        deviation, degrees = pooled_deviation([row[task.metric] for row in summary.values()])
         lines = dict(zip((row.name for row in rows), self.lines, strict=True))
         table = [
             {
@@ -178,6 +184,8 @@ class Table:
             for name, row in summary.items()
         ]
         results = {
+            "metric": task.metric,
+            "higher_is_better": task.higher_is_better,
             "assumed_deviation": self.deviation,
             "deviation": deviation if degrees else None,
             "degrees_of_freedom": degrees,
@@ -190,7 +198,9 @@ class Table:
 
 def markdown(results: dict[str, Any]) -> str:
     """The table for people."""
-    lines = ["| row | seeds | accuracy | from the first row | minutes per run |", "|---|---|---|---|---|"]
+    figure = "accuracy" if results["metric"] == "top1" else results["metric"]
+    figure += "" if results["higher_is_better"] else " (lower is better)"
+    lines = [f"| row | seeds | {figure} | from the first row | minutes per run |", "|---|---|---|---|---|"]
     for i, row in enumerate(results["rows"]):
         minutes = sum(row["seconds"]) / len(row["seconds"]) / 60
         apart = "" if i == 0 else difference_cell(row)

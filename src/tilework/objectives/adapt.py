@@ -26,6 +26,7 @@ from tilework.core.rng import Draws
 from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.models import ModelConfig, TokenAdaptModelConfig
 from tilework.objectives.objective import Objective, ObjectiveConfig
+from tilework.objectives.task import Task
 from tilework.tokenizers import Tokenizer, load_tokenizer
 from tilework.tokenizers.decode_encode import mixed
 from tilework.tokenizers.tokenizer import Card
@@ -36,7 +37,7 @@ from tilework.tokenizers.tokenizer import Card
 class AdaptConfig(ObjectiveConfig):
     """Settings of TokenAdapt's training."""
 
-    labels: ClassVar[bool] = False
+    task: ClassVar[Task] = Task(labels=False, metric="crop")  # of one code per position; see `score`
     tokenizer: str = artefact("tokenizer")  # directory
     geometry: Geometry = field(default_factory=lambda: Geometry(crop=0.5))
     mixing: CutMixOrMixup = field(default_factory=CutMixOrMixup)

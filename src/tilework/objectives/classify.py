@@ -14,7 +14,7 @@ from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
 from tilework.core.rng import Draws
 from tilework.models import Output
-from tilework.objectives.objective import Objective, ObjectiveConfig, soft_cross_entropy, topk_hits
+from tilework.objectives.objective import Objective, ObjectiveConfig, soft_cross_entropy
 
 
 @ObjectiveConfig.choices.add("classify")
@@ -45,12 +45,3 @@ class Classify(Objective):
     def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Mean loss."""
         return {"loss": soft_cross_entropy(out.logits, batch.target, self.smoothing).mean()}
-
-    def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Loss without smoothing, top-1 and top-5 hits of each sample."""
-        logits, labels = model(batch.x).logits, batch.target.ids[:, 0]
-        return {
-            "loss": soft_cross_entropy(logits, batch.target),
-            "top1": topk_hits(logits, labels, 1),
-            "top5": topk_hits(logits, labels, 5),
-        }

@@ -25,6 +25,7 @@ from tilework.core.rng import Draws, uniform
 from tilework.layers.token_decoder import TokenDecoder
 from tilework.models import Model
 from tilework.objectives.objective import Objective, ObjectiveConfig
+from tilework.objectives.task import Task
 from tilework.tokenizers import Tokenizer
 from tilework.tokenizers.tokenizer import decoder_of
 
@@ -34,7 +35,7 @@ from tilework.tokenizers.tokenizer import decoder_of
 class MaskedConfig(ObjectiveConfig):
     """Settings of masked token modelling."""
 
-    labels: ClassVar[bool] = False
+    task: ClassVar[Task] = Task(labels=False, metric="agreement")
     ratio: tuple[float, float] = (0.4, 1.0)  # of hidden patches, one for each batch: least and most
     mean: float = 0.55  # of the normal distribution that is cut to these
     deviation: float = 0.25

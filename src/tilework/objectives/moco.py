@@ -23,6 +23,7 @@ from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.models.model import stem_of
 from tilework.objectives.objective import Objective, ObjectiveConfig
+from tilework.objectives.task import Task
 
 
 @ObjectiveConfig.choices.add("moco")
@@ -30,7 +31,7 @@ from tilework.objectives.objective import Objective, ObjectiveConfig
 class MocoConfig(ObjectiveConfig):
     """Settings of MoCo v3."""
 
-    labels: ClassVar[bool] = False
+    task: ClassVar[Task] = Task(labels=False, metric="agreement")
     momentum: float = 0.99  # of the encoder that gives the keys
     temperature: float = 0.2
     hidden: int = 4096

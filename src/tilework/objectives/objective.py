@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from tilework.augment import Augment
@@ -19,6 +18,7 @@ from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry
 from tilework.core.rng import Draws
 from tilework.models import ModelConfig, Output
+from tilework.objectives.task import Task
 
 
 class Objective(nn.Module):
@@ -40,7 +40,10 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """What evaluation averages: a value for each sample, (B,). model: this one's, or averaged weights of it."""
+        """What validation averages, a value for each sample, (B,), where the task's metric needs more than the output.
+
+        model: this one's, or averaged weights of it.
+        """
         raise NotImplementedError
 
     def pictures(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -61,8 +64,7 @@ class ObjectiveConfig:
 
     choices: ClassVar[Registry[type[ObjectiveConfig]]] = Registry("objective")
 
-    labels: ClassVar[bool] = True  # whether its model tells classes apart
-    columns: ClassVar[tuple[str, ...]] = ()  # of the data that it needs
+    task: ClassVar[Task] = Task()
 
     @property
     def learns_table(self) -> bool:
@@ -136,8 +138,3 @@ def soft_cross_entropy(logits: Tensor, target: Target, smoothing: float = 0.0) -
     if target.spread is None:
         return -(1 - smoothing) * named - smoothing * even
     return -(1 - smoothing) * (named + target.spread.sum(-1) * even) - smoothing * target.mass * even
-
-
-def topk_hits(logits: Tensor, labels: Tensor, k: int) -> Tensor:
-    """Whether the label is among the k highest logits. logits: (B, K); labels: (B,); returns (B,) float32."""
-    return (logits.topk(min(k, logits.shape[1]), -1).indices == labels[:, None]).any(1).to(torch.float32)

@@ -21,6 +21,7 @@ from tilework.core.rng import Draws
 from tilework.objectives.adversarial import Adversarial, AdversarialConfig
 from tilework.objectives.objective import Objective, ObjectiveConfig
 from tilework.objectives.perceptual import Perceptual
+from tilework.objectives.task import Task
 from tilework.tokenizers.kmeans import kmeans
 from tilework.tokenizers.quantise import NearestQuantiser
 from tilework.tokenizers.tokenizer import Tokenizer
@@ -31,7 +32,7 @@ from tilework.tokenizers.tokenizer import Tokenizer
 class ReconstructConfig(ObjectiveConfig):
     """Settings of tokenizer training."""
 
-    labels: ClassVar[bool] = False
+    task: ClassVar[Task] = Task(labels=False, metric="psnr")
     pixel_loss: Literal["l2", "l1"] = "l2"
     perceptual: float = 0.0  # weight of the perceptual loss; 0: none
     perceptual_weights: str = ""  # file of its VGG-16, as safetensors

@@ -16,6 +16,7 @@ from tilework.core.rng import Draws
 from tilework.models import Output
 from tilework.objectives.classify import Classify, ClassifyConfig
 from tilework.objectives.objective import ObjectiveConfig, soft_cross_entropy
+from tilework.objectives.task import Task
 from tilework.objectives.token_label import COLUMN, label_map
 
 
@@ -24,7 +25,7 @@ from tilework.objectives.token_label import COLUMN, label_map
 class RelabelConfig(ClassifyConfig):
     """Settings of ReLabel."""
 
-    columns: ClassVar[tuple[str, ...]] = (COLUMN,)
+    task: ClassVar[Task] = Task(columns=(COLUMN,))
 
     def build(self, model: nn.Module, codebook: Codebook | None = None) -> Relabel:
         """The objective around a classifier."""

@@ -18,6 +18,7 @@ from tilework.data.score_map import ScoreMap
 from tilework.models import Model, Output
 from tilework.objectives.classify import Classify, ClassifyConfig
 from tilework.objectives.objective import ObjectiveConfig, soft_cross_entropy
+from tilework.objectives.task import Task
 
 COLUMN = "label_map"
 
@@ -35,7 +36,7 @@ def label_map(batch: Batch) -> ScoreMap:
 class TokenLabelConfig(ClassifyConfig):
     """Settings of token labelling."""
 
-    columns: ClassVar[tuple[str, ...]] = (COLUMN,)
+    task: ClassVar[Task] = Task(columns=(COLUMN,))
     class_weight: float = 1.0
     dense_weight: float = 0.5
 

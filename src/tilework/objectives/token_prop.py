@@ -24,6 +24,7 @@ from tilework.models import Output
 from tilework.models.model import stem_of
 from tilework.objectives.objective import Objective, ObjectiveConfig
 from tilework.objectives.perceptual import MEAN, SPREAD, Perceptual
+from tilework.objectives.task import Task
 
 Kind = Literal["l1", "l2", "perceptual", "contextual"]
 BANDWIDTH = 0.5  # of the contextual loss
@@ -35,7 +36,7 @@ STAGE = 3  # of VGG, whose features it compares
 class TokenPropConfig(ObjectiveConfig):
     """Settings of TokenProp."""
 
-    labels: ClassVar[bool] = False
+    task: ClassVar[Task] = Task(labels=False, metric="mse", higher_is_better=False)
     kind: Kind = "l2"
     size: int = 64  # of what is decoded, in pixels: 64, 128 or 256
     wide: float = 1.0  # channels of the decoder, by this factor; sixteenths are possible

@@ -75,7 +75,9 @@ def annotate_images(
         known.check_writable()
     there = () if known is None else tuple(column.name for column in known.manifest.columns)
     if taken := next((column for column in there if column.startswith(COLUMN)), None):
-        raise OutputError(f"{store} has a column '{taken}'", "it was annotated before; add maps beside it with --out MAPS")
+        raise OutputError(
+            f"{store} has a column '{taken}'", "it was annotated before; add maps beside it with --out MAPS"
+        )
     if out is not None and out.exists():
         raise OutputError(f"{out} exists", "choose another --out")
     folder = ImageFolder.open(images, None if known is None else known.classes)

@@ -61,7 +61,7 @@ def open_source(
 
 def find_columns(run: Run, data: Place) -> dict[str, ColumnValues]:
     """The columns that the objectives of a run need; refuses data that lack one, before anything is read."""
-    needed = {name: column_kinds[name] for objective in run.objectives for name in objective.columns}
+    needed = {name: column_kinds[name] for objective in run.objectives for name in objective.task.columns}
     taken = {kind.artefact for kind in needed.values()}
     for name in column_kinds:
         kind = column_kinds[name].artefact
@@ -80,6 +80,14 @@ def training_source(run: Run, source: TokenSource | ImageSource, columns: dict[s
     return Part(whole, run.samples) if run.samples and isinstance(source, TokenSource) else whole
 
 
+def validation_source(run: Run, data: Place, classes: tuple[str, ...], quiet: bool) -> Source:
+    """The samples that a run is evaluated on, with the columns that evaluation needs; a store keeps its own."""
+    source: Source = open_source(data, run.size, run.max_broken, classes, quiet)
+    for name in run.objective.task.validation_columns:
+        source = column_kinds[name].find(data, "").attach(source, str(data))
+    return source
+
+
 def data_spec(run: Run, source: Source) -> DataSpec:
     """What the model gets of a data set after the evaluation pipeline."""
     shape = output_shape(run.model_input, shape_of(source))
@@ -92,7 +100,7 @@ def data_spec(run: Run, source: Source) -> DataSpec:
 def build_model(run: Run, spec: DataSpec) -> Network:
     """The network of a run, freshly initialised from its seed."""
     torch.manual_seed(run.fit.seed)
-    return run.model.build(spec.channels, spec.grid, len(spec.classes) if run.objective.labels else 0)
+    return run.model.build(spec.channels, spec.grid, run.objective.task.outputs(len(spec.classes)))
 
 
 def build_objective(run: Run, model: nn.Module, codebook: Codebook | None = None) -> Objective:

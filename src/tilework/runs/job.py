@@ -21,10 +21,17 @@ from tilework.core.place import Place
 from tilework.core.place import place as place_of
 from tilework.core.rng import Draws
 from tilework.data import ImageSource, Source
-from tilework.evaluation import average
+from tilework.evaluation import validate
 from tilework.objectives import Objective
 from tilework.report import rows_of_pictures
-from tilework.runs.build import build_objective, check_data, find_columns, open_source, training_source
+from tilework.runs.build import (
+    build_objective,
+    check_data,
+    find_columns,
+    open_source,
+    training_source,
+    validation_source,
+)
 from tilework.runs.directory import QUARANTINE, RESULTS, RunDirectory
 from tilework.runs.run import Run
 from tilework.runs.start import Start
@@ -46,10 +53,10 @@ def prepare(
     directory, quiet_here = RunDirectory(out), quiet or not place.leads
     if place.leads:
         directory.claim(run, start)
-    columns = find_columns(run, data)
+    task, columns = run.objective.task, find_columns(run, data)
     begin = None if start is None else Start.read(start)
     whole = open_source(data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples)
-    validation = None if val is None else open_source(val, run.size, run.max_broken, whole.classes, quiet_here)
+    validation = None if val is None else validation_source(run, val, whole.classes, quiet_here)
     source = training_source(run, whole, columns, str(data))
     spec, model = check_data(run, source, validation, data, val)
     if begin is not None:
@@ -67,7 +74,7 @@ def prepare(
     if validation is not None:
 
         def evaluate(judged: nn.Module) -> dict[str, float]:
-            return average(objective, judged, validation, evaluation, place, min(256, run.fit.batch))
+            return validate(task, objective, judged, validation, evaluation, place, min(256, run.fit.batch))
 
     job = Job(objective, source, steps, run.fit, out, place, evaluate, title, quiet)
     if run.fit.picture_every and place.leads:

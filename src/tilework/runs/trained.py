@@ -12,14 +12,14 @@ import torch
 
 from tilework.augment import Step, build_all, output_shape
 from tilework.core.codebook import Codebook
-from tilework.core.distributed import pick_device
+from tilework.core.distributed import World, pick_device
 from tilework.core.errors import InputError
 from tilework.core.place import Place, Url, is_store
 from tilework.core.place import place as place_of
 from tilework.data import Part, Source, TokenSource
 from tilework.data.renumbered import Renumbered
 from tilework.data.source import shape_of
-from tilework.evaluation import Classification, classify, features, knn_accuracy, linear_accuracy
+from tilework.evaluation import Classification, Features, Probe, classify, evaluate
 from tilework.models import Model, Network
 from tilework.runs.build import build_model, check_there, open_source
 from tilework.runs.directory import DataSpec, RunDirectory
@@ -81,7 +81,7 @@ class Trained:
     @property
     def classifier(self) -> Model:
         """The network, refused if it was not trained to tell classes apart."""
-        if not isinstance(self.network, Model) or not self.run.objective.labels:
+        if not isinstance(self.network, Model) or not self.run.objective.task.labels:
             raise InputError(f"{self.path} trained no classifier", "give a classifier's run, or use 'tilework probe'")
         return self.network
 
@@ -161,10 +161,10 @@ def probe_run(
 ) -> dict[str, float]:
     """What the frozen features of a run know of labelled data: accuracy of a linear classifier and of neighbours."""
     trained, place = Trained.open(path), pick_device(device)
-    model = trained.encoder
+    model = trained.encoder.to(place).eval()
     train = trained.on(place_of(data), place, classes="any")
     validation = trained.on(place_of(val), place, classes=train.source.classes)
-    found = [features(model, one.source, one.steps, place) for one in (train, validation)]
-    linear, decay = linear_accuracy(found[0], found[1])
-    knn = knn_accuracy(found[0], found[1], neighbours)
-    return {"linear": linear, "knn": knn, "weight_decay": decay, "neighbours": neighbours, "samples": len(found[1][1])}
+    seen = Features()
+    for one, evaluator in ((train, seen), (validation, Probe(seen, neighbours))):
+        found = evaluate(lambda batch: model(batch.x), one.source, one.steps, [evaluator], World(0, 1, place))
+    return found

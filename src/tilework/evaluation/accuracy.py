@@ -1,0 +1,34 @@
+"""Accuracy of a classifier.
+
+B batch | K classes
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tilework.core.batch import Batch
+from tilework.evaluation.averages import Means
+from tilework.models import Output
+from tilework.objectives import soft_cross_entropy
+
+
+class Accuracy(Means[Output]):
+    """Cross-entropy without smoothing, top-1 and top-5 accuracy."""
+
+    def update(self, batch: Batch, output: Output) -> None:
+        """See the logits of a batch."""
+        logits, labels = output.logits, batch.target.ids[:, 0]
+        self.score(
+            {
+                "loss": soft_cross_entropy(logits, batch.target),
+                "top1": topk_hits(logits, labels, 1),
+                "top5": topk_hits(logits, labels, 5),
+            }
+        )
+
+
+def topk_hits(logits: Tensor, labels: Tensor, k: int) -> Tensor:
+    """Whether the label is among the k highest logits. logits: (B, K); labels: (B,); returns (B,) float32."""
+    return (logits.topk(min(k, logits.shape[1]), -1).indices == labels[:, None]).any(1).to(torch.float32)

@@ -1,0 +1,37 @@
+"""How well a run does on validation data: what its task is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from tilework.augment import Step
+from tilework.core.distributed import World
+from tilework.data import Source
+from tilework.evaluation.accuracy import Accuracy
+from tilework.evaluation.averages import Averages
+from tilework.evaluation.evaluator import Evaluator
+from tilework.evaluation.loop import evaluate
+from tilework.models import Output
+from tilework.objectives import Objective, Task
+
+# headline figures that follow from the model's output and the batch; any other is a mean of the objective's scores
+BY_METRIC: dict[str, Callable[[Source], Evaluator[Output]]] = {"top1": lambda source: Accuracy()}
+
+
+def validate(
+    task: Task,
+    objective: Objective,
+    model: nn.Module,
+    source: Source,
+    steps: Sequence[Step[Any]],
+    world: World,
+    batch: int = 256,
+) -> dict[str, float]:
+    """Figures of a model, the headline of the task among them. model: the objective's, or averaged weights of it."""
+    model.eval()
+    if task.metric in BY_METRIC:
+        return evaluate(lambda part: model(part.x), source, steps, [BY_METRIC[task.metric](source)], world, batch)
+    return evaluate(lambda part: objective.score(model, part), source, steps, [Averages()], world, batch)

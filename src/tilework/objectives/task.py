@@ -1,0 +1,20 @@
+"""What an objective needs of data, what its model gives, and the figure it is judged by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Task:
+    """A part of every objective's settings that no setting changes."""
+
+    labels: bool = True  # of images are learnt: the model is a classifier
+    columns: tuple[str, ...] = ()  # that training batches must carry
+    validation_columns: tuple[str, ...] = ()  # that validation batches must carry
+    metric: str = "top1"  # the headline among the figures of validation
+    higher_is_better: bool = True  # of that figure
+
+    def outputs(self, classes: int) -> int:
+        """Outputs of the model's head for data of so many classes; 0: no head."""
+        return classes if self.labels else 0
