@@ -21,7 +21,7 @@ NETWORKS = {"vit": "small ViT", "swin": "small Swin", "resnet": "small ResNet", 
 
 @dataclass(frozen=True)
 class Measured:
-    """Our figures, and the section of docs/results.md that has them."""
+    """Our figures, and the section of docs/results.md that has them, with their command: data, steps, seeds."""
 
     section: str
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -132,15 +132,7 @@ def add(
     also: tuple[str, ...] = (),
 ) -> Recipe:
     """File a recipe under its names."""
-    recipe = Recipe(name, method, network, run, paper, row, published or {}, measured, note, start, size, also)
-    return _file(recipe)
-
-
-def _file(recipe: Recipe) -> Recipe:
-    catalogue.append(recipe)
-    for name in (recipe.name, *recipe.also):
-        recipes.add(name)(recipe)
-    return recipe
+    return _file(Recipe(name, method, network, run, paper, row, published or {}, measured, note, start, size, also))
 
 
 def add_small(
@@ -156,7 +148,7 @@ def add_small(
     note: str = "",
     also: tuple[str, ...] = (),
 ) -> Recipe:
-    """File the small form of a recipe, as `small()` makes it from the rest; listed where it has a name of its own."""
+    """File the small form of a recipe, made as `small()` says or, of a chain, given; listed where it has a name."""
     form = run or small(run_in(full), *settings, without=without, mixed=mixed, standardise=standardise)
     last = form.links[-1].run if isinstance(form, Chain) else form
     network = NETWORKS[ModelConfig.choices.name_of(type(last.model))]
@@ -173,9 +165,15 @@ def add_small(
         size="cpu",
         also=also,
     )
-    if name:
-        _file(recipe)
-    return small_forms.setdefault(full.name, recipe)
+    small_forms[full.name] = recipe
+    return _file(recipe) if name else recipe
+
+
+def _file(recipe: Recipe) -> Recipe:
+    for name in (recipe.name, *recipe.also):
+        recipes.add(name)(recipe)
+    catalogue.append(recipe)
+    return recipe
 
 
 def linked(**links: Recipe) -> Chain:
