@@ -158,6 +158,8 @@ def test_recipes_are_filtered(filters: list[str], some: str, none: str, capsys: 
 def test_unknown_papers_and_recipes_name_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'TL-Align'?" in fails(capsys, 4, "recipes", "--paper", "TL-Alin")
     assert "did you mean 'demo_token'?" in fails(capsys, 4, "recipes", "demo_tokn")
+    assert run("recipes", "--search", "nothing of the sort") == 0
+    assert capsys.readouterr().out == "No recipe is like that.\n"
 
 
 def test_train_small(store: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from tilework.augment import (
     TokenCrop,
     TokenEda,
 )
+from tilework.core.config import resolve
 from tilework.core.errors import ConfigError
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
@@ -148,7 +149,11 @@ def test_names_find_recipes_and_small_forms() -> None:
     assert run_of("seit_vit_s_cpu") == recipes["seit_cpu"].run
     assert tilework.recipes.seit_vit_b is recipes["seit_vit_b"]
     assert tilework.recipes.seit_vit_b() is recipes["seit_vit_b"].run
+    assert tilework.recipes.seit_vit_s_cpu is find("seit_vit_s_cpu")
     assert {"seit_vit_b", "find"} <= set(dir(tilework.recipes))
+    for name in ("good_pvt_small_cpu", "nothing"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
+            getattr(tilework.recipes, name)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +247,27 @@ def test_a_recipe_is_filed_once(monkeypatch: pytest.MonkeyPatch) -> None:
             add("", "mine_too", "again", "", run_of("seit_vit_s"))
     finally:
         del catalogue[length:], small_forms["mine"]
+
+
+# settings by name
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "position"),
+    [
+        ("seit_vit_b", "augment.cutmix.probability=0", "augment.2.probability=0"),
+        ("seit_vit_b", "evaluation.embed.standardise=true", "evaluation.0.standardise=true"),
+        ("seitpp_cpu", "augment.token_adapt.colour.noise=0", "augment.1.colour.noise=0"),
+        ("good_deit_s_token_prop", "extra.token_prop.weight=0.1", "extra.0.weight=0.1"),
+        ("good_deit_s_token_prop", "extra.token_prop.objective.size=128", "extra.0.objective.size=128"),
+        ("good_moco_cpu", "augment.two_views.views.flip.probability=0", "augment.0.views.1.probability=0"),
+        ("mtm_to_seit", "links.pretrain.run.fit.steps=800", "links.0.run.fit.steps=800"),
+        ("mtm_to_seit", "links.tune.run.augment.token_eda.swap=0", "links.1.run.augment.0.swap=0"),
+    ],
+)
+def test_settings_by_name_are_those_by_position(name: str, setting: str, position: str) -> None:
+    run = recipes[name].run
+    assert resolve(run, None, [setting]) == resolve(run, None, [position]) != run
 
 
 # the index

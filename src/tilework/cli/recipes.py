@@ -95,6 +95,8 @@ def _show(name: str, json: bool) -> None:
 
 def _table(cards: list[dict[str, Any]]) -> str:
     """Recipes by paper; our own last."""
+    if not cards:
+        return "No recipe is like that.\n"
     lines = []
     for paper in sorted({card["paper"]: None for card in cards}, key=lambda one: not one):
         group = [card for card in cards if card["paper"] == paper]

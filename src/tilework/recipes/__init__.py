@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tilework.core.errors import ConfigError
+
 if TYPE_CHECKING:
     from tilework.recipes.every import Recipe, catalogue, find, recipes, run_of, small_forms
 
@@ -17,9 +19,10 @@ def __getattr__(name: str) -> Any:
     every = import_module("tilework.recipes.every")
     if name in __all__:
         return getattr(every, name)
-    if name not in list(every.recipes):
-        raise AttributeError(f"module 'tilework.recipes' has no attribute '{name}'")
-    return every.recipes[name]
+    try:
+        return every.find(name)
+    except ConfigError as error:
+        raise AttributeError(f"module 'tilework.recipes' has no attribute '{name}'") from error
 
 
 def __dir__() -> list[str]:

@@ -114,10 +114,10 @@ TUNE = FitConfig(
     schedule=ScheduleConfig(warmup_epochs=5),
 )
 MEASURED = partial(Measured, "SeiT++ on Imagenette")
-PATCHES = ("model.positions=sincos", "model.stem={name: token_patch}")  # small ViTs cut 2x2 patches of codes, ...
 seitpp = partial(add, "SeiT++")
-# ... and mix half of their samples
+# small forms mix half of their samples, and all cut 2x2 patches of codes, so that rows with and without MTM compare
 small_row = partial(add_small, mixed=0.5)
+PATCHES = ("model.positions=sincos", "model.stem={name: token_patch}")
 
 # fmt: off
 # TokenAdapt (table A)
