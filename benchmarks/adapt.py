@@ -56,12 +56,12 @@ GRID, CROP, CLASSES = 32, 28, 1000
 def trained(images: Path, tokenizer: Path | None, adapter: Path | None, folder: Path) -> tuple[Path, Path]:
     """What was given, or trained now."""
     if tokenizer is None:
-        run, tokenizer = recipes["small_tokenizer"](), folder / "tokenizer"
+        run, tokenizer = recipes["small_tokenizer"].run, folder / "tokenizer"
         model = train(run, images / "train", None, folder / "tokenizer.run", quiet=True).model
         assert isinstance(model, Tokenizer)
         save_tokenizer(tokenizer, model, run.model, run.size)
     if adapter is None:
-        run, adapter = equip(recipes["token_adapt_cpu"](), Artefacts(tokenizer=tokenizer)), folder / "adapt"
+        run, adapter = equip(recipes["token_adapt_cpu"].run, Artefacts(tokenizer=tokenizer)), folder / "adapt"
         train(run, images / "train", None, adapter, quiet=True)
         adapter = adapter / "token_adapt"
     return tokenizer, adapter

@@ -167,7 +167,7 @@ def tokenized(images: Path, folder: Path) -> Path:
 
     if (images / "train").is_dir():
         images = images / "train"
-    run = recipes["demo_tokenizer"]()
+    run = recipes["demo_tokenizer"].run
     run = replace(run, fit=replace(run.fit, steps=1000))
     trained = train(run, images, None, folder / "run", quiet=True).model
     save_tokenizer(folder / "tokenizer", trained, run.model, run.size)  # type: ignore[arg-type]

@@ -119,7 +119,7 @@ def trained(images: Path, folder: Path) -> Path:
     from tilework.recipes import recipes
     from tilework.runs import train
 
-    run = recipes["small_tokenizer"]()
+    run = recipes["small_tokenizer"].run
     model = train(run, images, None, folder / "run", quiet=True).model
     assert isinstance(model, Tokenizer)
     save_tokenizer(folder / "tokenizer", model, run.model, run.size)

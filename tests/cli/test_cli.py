@@ -100,15 +100,89 @@ def test_dry_runs_cost_nothing_and_write_nothing(
 
 def test_recipes_lists_and_shows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run("recipes") == 0
-    assert "demo_token " in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert ["seit_vit_b", "74.0", "-", "tokens", "SeiT", "(table", "2),", "ViT-B"] in [line.split() for line in lines]
+    assert ["seit_patch_cpu", "-", "47.5", "tokens", "SeiT", "(table", "7,", "row", "1)"] in [x.split() for x in lines]
+    heads = [line.split("  ")[0] for line in lines[:-2] if line and not line.startswith(" ")]
+    assert heads == ["SeiT", "SeiT++", "LV-ViT", "TL-Align", "Good tokenizers", "VQGAN", "of our own"]
     assert run("recipes", "--json") == 0
-    assert "demo_pixel" in json.loads(capsys.readouterr().out)
+    cards = {card["name"]: card for card in json.loads(capsys.readouterr().out)}
+    assert (cards["demo_pixel"]["takes"], cards["seit_vit_b"]["small"]) == ("pixels", "seit_cpu")
     assert run("recipes", "demo_token", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["model"]["name"] == "vit"
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["run"]["model"]["name"], shown["measured"]["top1"]) == ("vit", 86.1)
+    assert {**shown, "run": None} == {**cards["demo_token"], "run": None}
+
+
+def test_a_recipe_is_shown_as_a_file_for_config(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("recipes", "demo_token") == 0
-    shown = tmp_path / "mine.yaml"
-    shown.write_text(capsys.readouterr().out)
-    assert "smoothing: 0.1" in shown.read_text()
+    text = capsys.readouterr().out
+    assert text.splitlines()[:4] == [
+        "# the demo from tokens, small ViT, tokens",
+        "# published: no figure",
+        "# measured: top1 86.1 (docs/results.md, The demo)",
+        "# tilework train demo_token --data STORE --val STORE --out OUT",
+    ]
+    (tmp_path / "mine.yaml").write_text(text.replace("steps: 435", "steps: 7"))
+    given = ["--config", tmp_path / "mine.yaml", "--data", store, "--out", tmp_path / "r", "--dry-run", "--json"]
+    settings = ["fit.batch=8", "augment.random_resized_crop.size=[8,8]"]
+    assert run("train", "demo_token", *settings, *given) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 7
+    assert run("recipes", "deit_s_tl_align") == 0
+    assert "# published: top1 80.6\n# measured: not yet\n# on two cores: tl_align_cpu" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("filters", "some", "none"),
+    [
+        (["--paper", "seit++"], "mtm_vit_b", "seit_vit_b"),
+        (["--paper", "none"], "demo_token", "seit_vit_b"),
+        (["--input", "pixels"], "deit_b", "seit_vit_b"),
+        (["--size", "cpu"], "seit_cpu", "seit_vit_b"),
+        (["--search", "TransMix", "--size", "full"], "deit_s_trans_mix", "trans_mix_cpu"),
+        (["--search", "good_plain_cpu"], "lv_class_cpu", "lv_labels_cpu"),
+    ],
+)
+def test_recipes_are_filtered(filters: list[str], some: str, none: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("recipes", *filters) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert some in listed
+    assert none not in listed
+    assert run("recipes", *filters, "--json") == 0
+    assert {card["name"] for card in json.loads(capsys.readouterr().out)} <= set(listed)
+
+
+def test_unknown_papers_and_recipes_name_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean 'TL-Align'?" in fails(capsys, 4, "recipes", "--paper", "TL-Alin")
+    assert "did you mean 'demo_token'?" in fails(capsys, 4, "recipes", "demo_tokn")
+    assert run("recipes", "--search", "nothing of the sort") == 0
+    assert capsys.readouterr().out == "No recipe is like that.\n"
+
+
+def test_train_small(store: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--data", images, "--out", tmp_path / "r", "--dry-run", "--json"]
+    small = ["fit.steps=2", "fit.batch=8"]
+    assert run("train", "deit_s", *small, "--small", *given) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert run("train", "deit_s_cpu", *small, *given) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == plan["parameters"] < 1_000_000
+    assert run("train", "deit_s", *small, "--small", *given[:4]) == 0
+    assert "deit_s_cpu 2/2" in capsys.readouterr().err
+    assert "has no small form: leave --small out" in fails(capsys, 4, "train", "good_pvt_small", "--small", *given)
+    assert "is small already" in fails(capsys, 4, "train", "seit_cpu", "--small", *given)
+
+
+def test_settings_by_name(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--data", store, "--out", tmp_path / "r", "--dry-run"]
+    missing = fails(capsys, 4, "train", "seit_cpu", "augment.cutmx.probability=0", *given)
+    assert "did you mean 'cutmix'?" in missing
+    settings = ["augment=[{name: flip}, {name: embed}, {name: flip}]", "augment.flip.probability=0"]
+    assert "'flip' in 'augment.flip.probability' stands at 0 and 2" in fails(
+        capsys, 4, "train", "seit_cpu", *settings, *given
+    )
 
 
 def test_settings_from_a_file_then_from_the_line(
@@ -586,12 +660,24 @@ def test_chains_are_listed_and_shown(
     images: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("recipes") == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert ["seit_to_pixels_cpu", "Tokens, then pixels."] in [line.split(maxsplit=1) for line in shown]
-    assert any(line.startswith("seit_three_stages ") for line in shown)
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [
+        "seit_to_pixels_cpu",
+        "-",
+        "-",
+        "tokens",
+        "SeiT,",
+        "21k",
+        "tokens,",
+        "1k",
+        "pixels",
+        "(table",
+        "3)",
+    ] in shown
+    assert any(line[:1] == ["seit_three_stages"] for line in shown)
     assert run("recipes", "seit_to_pixels_cpu") == 0
     text = capsys.readouterr().out
-    assert text.startswith("links:\n- name: pretrain\n")
+    assert "\nlinks:\n- name: pretrain\n" in text
     file = tmp_path / "mine.yaml"
     file.write_text(text.replace("seed: 0", "seed: 5"))
     given = ["--config", file, "--data", store, images, "--out", tmp_path / "out"]

@@ -260,11 +260,86 @@ def test_override_sets_inner_values() -> None:
     assert job == replace(Job("x"), optimiser=Optimiser(steps=9), mode="slow", limit=3, decay=None, title="a=b")
 
 
-def test_override_of_list_places() -> None:
+def test_override_of_list_positions() -> None:
     job = resolve(FULL, assignments=["grid.1=9", "figures.0.radius=0.25", "names.0=z", "figures.1={name: circle}"])
     assert job.grid == (2, 9)
     assert job.figures == (Circle(0.25), Circle())
     assert job.names == ("z", "b")
+
+
+def test_override_of_list_items_by_name() -> None:
+    job = resolve(FULL, assignments=["figures.box.sides.1=9", "figures.circle.radius=0.25", "figures.box.label=z"])
+    assert job.figures == (Circle(0.25), Box((2, 9), "z"))
+    assert resolve(FULL, assignments=["figures.circle={name: box}", "figures.1=circle"]).figures == (Box(), Circle())
+
+
+@dataclass(frozen=True)
+class Weighted:
+    figure: Figure
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    job: Job
+
+
+@dataclass(frozen=True)
+class Plan:
+    extra: tuple[Weighted, ...] = (Weighted(Box()), Weighted(Circle(), 0.5))
+    steps: tuple[Step, ...] = (Step("first", FULL), Step("second", Job("x", figures=(Circle(), Box(), Circle(2.0)))))
+
+
+def test_items_without_a_name_go_by_that_of_their_part() -> None:
+    plan = resolve(Plan(), assignments=["extra.circle.weight=2", "extra.box.figure.label=b"])
+    assert plan.extra == (Weighted(Box(label="b")), Weighted(Circle(), 2.0))
+
+
+def test_names_inside_names() -> None:
+    plan = resolve(Plan(), assignments=["steps.first.job.figures.circle.radius=7", "steps.second.job.limit=3"])
+    assert plan.steps[0].job == replace(FULL, figures=(Circle(7.0), Box()))
+    assert plan.steps[1].job == replace(Plan().steps[1].job, limit=3)
+
+
+def test_a_name_that_stands_twice_is_refused() -> None:
+    for apply in (
+        lambda: resolve(Plan(), assignments=["steps.second.job.figures.circle.radius=1"]),
+        lambda: merge(encode(Plan()), {"steps": {"second": {"job": {"figures": {"circle": {"radius": 1}}}}}}),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            apply()
+        where = "steps.second.job.figures.circle"
+        assert str(caught.value).startswith(f"'circle' in '{where}")
+        assert str(caught.value).endswith("stands at 0 and 2: give the position instead")
+        assert caught.value.exit_code == 4
+    plan = resolve(Plan(), assignments=["steps.second.job.figures.2.radius=1"])
+    assert plan.steps[1].job.figures == (Circle(), Box(), Circle())
+
+
+def test_a_mapping_over_a_list_changes_the_items_it_names(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("extra: {circle: {weight: 3}}\nsteps: {first: {job: {figures: {box: {label: z}, 0: box}}}}\n")
+    plan = resolve(Plan(), file)
+    assert plan.extra == (Weighted(Box()), Weighted(Circle(), 3.0))
+    assert plan.steps == (Step("first", replace(FULL, figures=(Box(), Box(label="z")))), Plan().steps[1])
+    file.write_text("figures: {box: {name: circle, radius: 4}}\ngrid: {1: 9}\n")
+    assert resolve(FULL, file) == replace(FULL, figures=(Circle(3.0), Circle(4.0)), grid=(2, 9))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("figures: {circel: {radius: 1}}", "no 'circel' in the list of 'figures.circel': did you mean 'circle'?"),
+        ("figures: {5: {radius: 1}}", "'5' in 'figures.5' is no position in a list of 2"),
+        ("grid: {x: 1}", "'x' in 'grid.x' is no position in a list of 2"),
+    ],
+)
+def test_a_mapping_over_a_list_names_what_is_there(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        resolve(FULL, tmp_path / "run.yaml")
+    assert message in str(caught.value)
 
 
 def test_override_adds_to_a_dict() -> None:
@@ -290,9 +365,13 @@ def test_override_leaves_its_input_alone() -> None:
     ("assignment", "message"),
     [
         ("limit", "override 'limit' has no '='"),
-        ("grid.2=1", "'2' in 'grid.2' is no place in a list of 2"),
-        ("grid.x=1", "'x' in 'grid.x' is no place in a list of 2"),
-        ("grid.-1=1", "'-1' in 'grid.-1' is no place in a list of 2"),
+        ("grid.2=1", "'2' in 'grid.2' is no position in a list of 2: count from 0"),
+        ("grid.x=1", "'x' in 'grid.x' is no position in a list of 2: count from 0"),
+        ("grid.-1=1", "'-1' in 'grid.-1' is no position in a list of 2: count from 0"),
+        ("figures.2.radius=1", "'2' in 'figures.2.radius' is no position in a list of 2: count from 0"),
+        ("figures.-1.radius=1", "'-1' in 'figures.-1.radius' is no position in a list of 2: count from 0"),
+        ("figures.circel.radius=1", "no 'circel' in the list of 'figures.circel.radius': did you mean 'circle'?"),
+        ("figures.circle.radios=1", "unknown key 'figures.0.radios': did you mean 'radius'?"),
         ("mode.inner=1", "'mode.inner' goes into a plain value"),
         ("optimiser.stepps=1", "did you mean 'steps'?"),
         ("=1", "unknown key ''"),

@@ -141,7 +141,7 @@ def test_the_learnt_table_is_what_the_model_sees(made: Path, monkeypatch: pytest
 
 
 def test_other_data_are_refused(made: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="was trained on tokens, .* holds images"):
+    with pytest.raises(InputError, match=r"was trained on tokens, .* holds images"):
         probe_run(made / "pre", write_images(tmp_path / "images"), tmp_path / "images")
     with StoreWriter(tmp_path / "c.tok", np.ones((16, CODE_DIM), np.float32), ["class0"], codec="packed") as writer:
         writer.add(np.zeros((4, 8, 8), np.int64), np.zeros(4, np.int64), list("abcd"))

@@ -25,7 +25,7 @@ from tilework.experiments.compare import Compare, augmentation, parse_row, rows
 from tilework.layers.stems import PatchStemConfig, StemConfig, TokenF16StemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import recipes
+from tilework.recipes import Recipe, recipes
 from tilework.runs import Run
 from tilework.store import Store
 from tilework.tokenizers import VitVqConfig, save_tokenizer
@@ -58,7 +58,7 @@ def tiny_token() -> Run:
 @pytest.fixture(autouse=True)
 def small_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     for recipe in (tiny_pixel, tiny_plain, tiny_token):
-        monkeypatch.setitem(recipes._entries, recipe.__name__, recipe)
+        monkeypatch.setitem(recipes._entries, recipe.__name__, Recipe(recipe.__name__, "", "", recipe()))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def without_times(results: dict[str, Any]) -> dict[str, Any]:
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any]]]:
     with pytest.MonkeyPatch.context() as patch:
         for recipe in (tiny_pixel, tiny_plain, tiny_token):
-            patch.setitem(recipes._entries, recipe.__name__, recipe)
+            patch.setitem(recipes._entries, recipe.__name__, Recipe(recipe.__name__, "", "", recipe()))
         out = tmp_path_factory.mktemp("out") / "whole"
         yield out, job(data, out).run()
 
@@ -186,8 +186,9 @@ def test_killed_for_real_and_run_again(data: Path, tmp_path: Path) -> None:
     """SIGKILL in the middle of a run of its own process, then the rest here."""
     code = (
         "import sys, os, signal; sys.path[:0] = {paths!r}\n"
-        "import test_compare as t\nfrom pathlib import Path\nfrom tilework.recipes import recipes\n"
-        "for r in (t.tiny_pixel, t.tiny_plain, t.tiny_token): recipes._entries[r.__name__] = r\n"
+        "import test_compare as t\nfrom pathlib import Path\nfrom tilework.recipes import Recipe, recipes\n"
+        "for r in (t.tiny_pixel, t.tiny_plain, t.tiny_token):\n"
+        "    recipes._entries[r.__name__] = Recipe(r.__name__, '', '', r())\n"
         "f = sys.modules['tilework.train.fit']; real = f.save_checkpoint\n"
         "def save(*a):\n    real(*a)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         "f.save_checkpoint = save\n"

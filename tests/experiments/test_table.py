@@ -24,7 +24,7 @@ from tilework.experiments.table import Table, markdown
 from tilework.layers.stems import TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, ClassifyScoredConfig, MaskedConfig, Task
-from tilework.recipes import chains, recipes
+from tilework.recipes import Recipe, recipes
 from tilework.runs import Chain, Link, Run, train
 from tilework.train import FitConfig
 
@@ -53,9 +53,8 @@ def tiny_chain() -> Chain:
 
 @pytest.fixture(autouse=True)
 def small_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for recipe in (tiny_first, tiny_second, tiny_masked, tiny_adapted):
-        monkeypatch.setitem(recipes._entries, recipe.__name__, recipe)
-    monkeypatch.setitem(chains._entries, "tiny_chain", tiny_chain)
+    for recipe in (tiny_first, tiny_second, tiny_masked, tiny_adapted, tiny_chain):
+        monkeypatch.setitem(recipes._entries, recipe.__name__, Recipe(recipe.__name__, "", "", recipe()))
 
 
 @pytest.fixture(scope="module")

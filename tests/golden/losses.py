@@ -88,7 +88,7 @@ def losses(case: Case, root: Path, out: Path) -> dict[str, Any]:
     """Logged numbers of every step, and of the evaluation after the last one, on the training data."""
     settings = [s.replace("TOKENIZER", str(root / "tokenizer")) for s in (*SMALL, *case.settings)]
     settings += [f"maps={root / 'maps'}"] if case.maps else []
-    run = resolve(tilework.recipes.recipes[case.recipe](), None, settings)
+    run = resolve(tilework.recipes.recipes[case.recipe].run, None, settings)
     result = tilework.fit(run, root / case.data, root / case.data, out, "cpu", quiet=True)
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     steps = [{k: v for k, v in line.items() if k not in ("step", "epoch", "lr")} for line in lines if "norm" in line]

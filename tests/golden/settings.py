@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tilework.core.config import encode
-from tilework.recipes import chains, recipes
+from tilework.recipes import recipes
 
 FILE = Path(__file__).with_name("settings.jsonl")
 
 
 def settings() -> dict[str, Any]:
     """Every recipe and chain by name, as plain values."""
-    known = {name: recipes[name]() for name in recipes} | {name: chains[name]() for name in chains}
-    return {name: json.loads(json.dumps(encode(known[name]))) for name in sorted(known)}
+    return {name: json.loads(json.dumps(encode(recipes[name].run))) for name in recipes}
 
 
 def read() -> dict[str, Any]:

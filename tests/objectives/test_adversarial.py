@@ -134,7 +134,7 @@ def test_a_recipe_trains_in_parts_of_batches_and_resumes(tmp_path: Path) -> None
     images = write_images(tmp_path / "images")
     sizes = ["model.width=16", "model.heads=2", "model.codes=16", "objective.adversarial.start=2"]
     sizes += ["objective.adversarial.width=4", "size=[32,32]", "fit.steps=5", "fit.batch=8", "fit.accumulate=2"]
-    run = resolve(recipes["small_tokenizer_gan"](), None, [*sizes, "fit.save_every=3", "fit.keep=3"])
+    run = resolve(recipes["small_tokenizer_gan"].run, None, [*sizes, "fit.save_every=3", "fit.keep=3"])
     whole = train(run, images, None, tmp_path / "run", quiet=True).model.state_dict()
     assert all(value.isfinite().all() for value in whole.values())
     place = tmp_path / "run/checkpoints"

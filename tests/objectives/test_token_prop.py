@@ -20,7 +20,7 @@ from tilework.models import Model, PvtConfig, ResnetConfig, VitConfig
 from tilework.objectives import Classify, Combined, TokenProp, TokenPropConfig
 from tilework.objectives.perceptual import Perceptual, _shapes
 from tilework.objectives.token_prop import BANDWIDTH, contextual_loss
-from tilework.recipes.lv_vit import small_lv_run
+from tilework.recipes import run_of
 from tilework.runs import Extra, Run, train
 
 VIT = VitConfig(width=16, depth=1, heads=2, stem=PatchStemConfig(8))
@@ -146,10 +146,9 @@ def test_losses_without_their_network_or_on_codes_are_refused() -> None:
 
 def test_a_run_with_it_leaves_the_model_as_it_was_without(images: Path, tmp_path: Path) -> None:
     from tilework.core.config import resolve
-    from tilework.objectives import ClassifyConfig
 
     settings = ["size=[32,32]", "augment.0.size=[32,32]", "evaluation.0.size=[32,32]", "fit.batch=8", "fit.steps=2"]
-    run: Run = resolve(small_lv_run(ClassifyConfig(), mix_token=False), None, settings)
+    run: Run = resolve(run_of("lv_class_cpu"), None, settings)
     run = replace(run, model=VIT)
     added = replace(run, extra=(Extra(TokenPropConfig(), 0.0),))  # no weight: the same training
     models = [train(r, images, None, tmp_path / str(i), quiet=True).model for i, r in enumerate((run, added))]

@@ -39,7 +39,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def small(name: str, *settings: str) -> Run:
     sizes = ["model.width=32", "model.heads=2", "fit.epochs=0", "fit.steps=6", "fit.batch=8"]
-    return resolve(recipes[name](), None, [*sizes, *settings])
+    return resolve(recipes[name].run, None, [*sizes, *settings])
 
 
 def classifier(name: str) -> Run:
@@ -99,4 +99,4 @@ def test_token_adapt_learns_by_regression_and_moves_coefficients(root: Path, tmp
 def test_what_needs_one_code_at_a_place_is_refused(root: Path, tmp_path: Path) -> None:
     for name in ("seit_cpu", "mtm_cpu"):
         with pytest.raises(ConfigError, match="but gets stacks"):
-            train(recipes[name](), root / "train.tok", None, tmp_path / name, quiet=True)
+            train(recipes[name].run, root / "train.tok", None, tmp_path / name, quiet=True)

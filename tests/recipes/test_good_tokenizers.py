@@ -20,15 +20,16 @@ def test_rows_of_tables_2_10_and_12() -> None:
     rows = [
         f"good_{name}{variant}"
         for name, paper in PAPER.items()
-        for (variant, _), x in zip(VARIANTS, paper, strict=True)
+        for (variant, _, _), x in zip(VARIANTS, paper, strict=True)
         if x
     ]
     assert len(rows) == 8 + 8 + 7 + 3
     for name in rows:
-        run = recipes[name]()
+        assert (recipes[name].paper, list(recipes[name].published)) == ("Good tokenizers", ["top1"])
+        run = recipes[name].run
         assert isinstance(run.model.stem, MotoStemConfig) == name.endswith(("_moto", "_both"))
         assert run.extra == (ADDED if name.endswith(("_token_prop", "_both")) else ())
-        assert f"tilework train {name} " in (recipes[name].__doc__ or "")
+        assert recipes[name].command.startswith(f"tilework train {name} ")
 
 
 def test_table_17() -> None:
@@ -42,7 +43,7 @@ def test_table_17() -> None:
 
 @pytest.mark.parametrize("name", [name for name in recipes if name.startswith("good_") and name.endswith("_cpu")])
 def test_small_rows_differ_from_the_plain_one_in_what_they_test(name: str) -> None:
-    plain, run = recipes["good_plain_cpu"](), recipes[name]()
+    plain, run = recipes["good_plain_cpu"].run, recipes[name].run
     same = replace(run, model=plain.model, extra=(), objective=plain.objective, augment=plain.augment)
     assert same == plain
 
@@ -57,7 +58,7 @@ def test_sizes_of_stems() -> None:
     """Millions of parameters of DeiT-S, beside those of table 1: 22.1, 22.3, 22.3, 25.7."""
     with torch.device("meta"):
         found = {
-            name: sum(p.numel() for p in recipes[name]().model.build(3, (224, 224), 1000).parameters())
+            name: sum(p.numel() for p in recipes[name].run.model.build(3, (224, 224), 1000).parameters())
             for name in ("good_deit_s", "good_deit_s_intra", "good_deit_s_intra_local_inter", "good_deit_s_moto")
         }
     assert found["good_deit_s"] == 22_050_664

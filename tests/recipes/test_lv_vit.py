@@ -69,7 +69,7 @@ def millions(run: Run) -> float:
 
 @pytest.mark.parametrize("name", LARGE)
 def test_table_1(name: str) -> None:
-    run = recipes[name]()
+    run = recipes[name].run
     fit, labels = run.fit, name in LABELLED
     assert (fit.epochs, fit.steps, fit.batch, fit.accumulate, fit.repeats) == (300, 0, 1024, 1, 1)
     assert (fit.optim.name, fit.optim.weight_decay, fit.optim.clip, fit.ema) == ("adamw", 0.05, 0.0, 0.99992)
@@ -86,24 +86,24 @@ def test_table_1(name: str) -> None:
 def test_mixup_stands_in_the_standard_column_only() -> None:
     standard = CutMixOrMixup(CutMix(1.0), Mixup(1.0, alpha=0.8), switch=0.5)
     for name in (*LARGE, "lv_vit_s_384"):
-        mixing = [step for step in recipes[name]().augment if isinstance(step, CutMix | Mixup | CutMixOrMixup)]
+        mixing = [step for step in recipes[name].run.augment if isinstance(step, CutMix | Mixup | CutMixOrMixup)]
         assert mixing == ([standard] if name in ("lv_vit_s_standard", *PATH) else []), name
 
 
 def test_objectives_and_their_weights() -> None:
     for name in (*LABELLED, "lv_vit_s_384", "lv_labels_cpu", "token_labels_cpu"):
-        objective = recipes[name]().objective
+        objective = recipes[name].run.objective
         assert isinstance(objective, TokenLabelConfig)
         assert (objective.class_weight, objective.dense_weight) == (1.0, 0.5)
-        assert recipes[name]().model.dense, "a head for every token"  # type: ignore[attr-defined]
+        assert recipes[name].run.model.dense, "a head for every token"  # type: ignore[attr-defined]
     others = {"lv_vit_s_standard": ClassifyConfig(), "lv_vit_s_relabel": RelabelConfig()}
     for name, objective in {**others, **dict.fromkeys(PATH, ClassifyConfig())}.items():
-        assert recipes[name]().objective == objective
-        assert not recipes[name]().model.dense  # type: ignore[attr-defined]
+        assert recipes[name].run.objective == objective
+        assert not recipes[name].run.model.dense  # type: ignore[attr-defined]
 
 
 def test_384_pixels() -> None:
-    run, base = recipes["lv_vit_s_384"](), recipes["lv_vit_s"]()
+    run, base = recipes["lv_vit_s_384"].run, recipes["lv_vit_s"].run
     assert (run.fit.batch, run.fit.epochs, run.fit.steps) == (512, 30, 0)
     assert (run.fit.optim.lr, run.fit.optim.weight_decay) == (5e-6, 1e-8)
     assert run.fit.schedule.warmup_epochs == 0
@@ -120,7 +120,7 @@ def test_384_pixels() -> None:
     [("lv_vit_t", 8_534_720), ("lv_vit_s", 26_151_824), ("lv_vit_m", 55_830_544), ("lv_vit_l", 150_021_968)],
 )
 def test_sizes_of_table_1(name: str, parameters: int) -> None:
-    model = network(recipes[name]())
+    model = network(recipes[name].run)
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert model.grid == (14, 14), "as MixToken's"
 
@@ -129,11 +129,11 @@ def test_sizes_of_table_1(name: str, parameters: int) -> None:
 
 
 def test_path_from_deit_s() -> None:
-    path = [replace(recipes["lv_path_deeper"](), model=DEIT_S), *(recipes[name]() for name in PATH)]
+    path = [replace(recipes["lv_path_deeper"].run, model=DEIT_S), *(recipes[name].run for name in PATH)]
     sizes = [millions(run) for run in path]
     assert sizes == pytest.approx([22, 28, 25, 26, 26], abs=1.2), "as printed"
     assert sizes == pytest.approx([22.051, 29.147, 24.424, 25.785, 25.785], abs=0.002), "as built"
-    assert millions(path[0]) == pytest.approx(millions(recipes["deit_s"]()), abs=1e-6)
+    assert millions(path[0]) == pytest.approx(millions(recipes["deit_s"].run), abs=1e-6)
     models: list[Any] = [run.model for run in path]
     changes = [
         {name for name in asdict(one) if getattr(one, name) != getattr(other, name)} for one, other in pairwise(models)
@@ -149,29 +149,29 @@ def test_path_from_deit_s() -> None:
 )
 def test_other_stems_are_settings(kernels: list[int], strides: list[int]) -> None:
     settings = [f"model.stem.kernels={kernels}", f"model.stem.strides={strides}"]
-    assert network(resolve(recipes["lv_path_stem"](), None, settings)).grid == (14, 14)
+    assert network(resolve(recipes["lv_path_stem"].run, None, settings)).grid == (14, 14)
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 3])
 def test_other_divisors_are_settings(divisor: int) -> None:
-    run = resolve(recipes["lv_path_divisor"](), None, [f"model.divisor={divisor}"])
+    run = resolve(recipes["lv_path_divisor"].run, None, [f"model.divisor={divisor}"])
     assert network(run).get_submodule("blocks.3").divisor == divisor
 
 
 def test_drop_path_rises_linearly() -> None:
-    blocks = network(recipes["lv_vit_s"]()).get_submodule("blocks")
+    blocks = network(recipes["lv_vit_s"].run).get_submodule("blocks")
     drops = [block.drop_path for block in blocks]  # type: ignore[union-attr]
     assert drops == pytest.approx([0.1 * i / 15 for i in range(16)])
 
 
 def test_small_recipes_differ_by_what_they_compare() -> None:
     names = ("lv_class_cpu", "lv_mix_token_cpu", "lv_labels_cpu", "lv_relabel_cpu", "token_class_cpu")
-    by_class, mixed, labels, relabel, tokens = (recipes[name]() for name in names)
+    by_class, mixed, labels, relabel, tokens = (recipes[name].run for name in names)
     assert replace(mixed, augment=mixed.augment[:-1]) == by_class
     assert mixed.augment[-1] == MixToken((7, 7), probability=0.5)
     assert replace(labels, objective=mixed.objective, model=mixed.model) == mixed
     assert replace(relabel, objective=by_class.objective) == by_class
-    both: Any = recipes["token_labels_cpu"]()
+    both: Any = recipes["token_labels_cpu"].run
     assert replace(both, objective=tokens.objective, model=replace(both.model, dense=False)) == tokens
     for run in (by_class, labels, both):
         assert network(run).grid == (7, 7)
@@ -184,7 +184,7 @@ TINY = ["model.width=16", "model.depth=1", "model.heads=2", "fit.batch=4", "fit.
 
 
 def tiny(name: str, maps: Path | None = None) -> Run:
-    return replace(resolve(recipes[name](), None, TINY), maps=str(maps) if maps else "")
+    return replace(resolve(recipes[name].run, None, TINY), maps=str(maps) if maps else "")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tilework.layers.stems import TokenStemConfig
 from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
-from tilework.recipes import chains, recipes
+from tilework.recipes import find, recipes, small_forms
 from tilework.runs import Artefacts, Chain, Extra, Run, check_links, equip, evaluate_run, plan, prepare, train
 from tilework.runs.build import build_model, build_objective, data_spec
 from tilework.runs.trained import Trained
@@ -48,13 +48,15 @@ def small() -> Run:
     )
 
 
-@pytest.mark.parametrize("name", list(recipes))
+RUNS = [name for name in recipes if isinstance(recipes[name].run, Run)]
+CHAINS = [name for name in recipes if isinstance(recipes[name].run, Chain)]
+UNLISTED = {form.name: form for form in small_forms.values() if form.name not in list(recipes)}
+
+
+@pytest.mark.parametrize("name", RUNS)
 def test_recipe_survives_yaml(name: str) -> None:
-    run = recipes[name]()
+    run = recipes[name].run
     assert decode(Run, read_yaml_text(to_yaml(run), name)) == run
-    document = recipes[name].__doc__ or ""
-    assert "tilework " in document, "the docstring says how to run it"
-    assert "Paper:" in document
 
 
 @dataclass(frozen=True)
@@ -147,9 +149,9 @@ def with_maps(run: Run, data: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize("name", list(recipes))
+@pytest.mark.parametrize("name", [*RUNS, *UNLISTED])
 def test_recipe_trains_two_steps(name: str, tools: Tools, tmp_path: Path) -> None:
-    run = tools.given(shrunk(recipes[name]()))
+    run = tools.given(shrunk(find(name).run))
     data = data_for(run, tools, tmp_path / "data")
     run = with_maps(run, data)
     job = prepare(run, data, None, tmp_path / "run", CPU, name, quiet=True)
@@ -165,32 +167,33 @@ def test_recipe_trains_two_steps(name: str, tools: Tools, tmp_path: Path) -> Non
     assert all(value.isfinite().all() for value in job.objective.parameters())
 
 
-@pytest.mark.parametrize("name", [n for n in recipes if any(hasattr(step, "adapter") for step in recipes[n]().augment)])
+@pytest.mark.parametrize("name", [name for name in RUNS if "adapter" in recipes[name].needs])
 def test_recipes_that_ask_for_an_adapter_are_refused_without_one(name: str, tools: Tools, tmp_path: Path) -> None:
-    run = shrunk(recipes[name]())
+    run = shrunk(recipes[name].run)
     data = data_for(run, tools, tmp_path / "data")
     with pytest.raises(ConfigError, match="needs a trained TokenAdapt: give --adapter"):
         prepare(run, data, None, tmp_path / "run", CPU, name, quiet=True)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", list(recipes))
+@pytest.mark.parametrize("name", RUNS)
 def test_recipe_says_which_tools_it_needs(name: str) -> None:
-    run, document = recipes[name](), recipes[name].__doc__ or ""
+    recipe, run = recipes[name], recipes[name].run
     using = [step for step in run.augment if hasattr(step, "adapter")]
-    assert ("--adapter adapt" in document) == bool(using)
+    assert ("--adapter ADAPTER" in recipe.command) == ("adapter" in recipe.needs) == bool(using)
     needing = [part for part in (*run.augment, run.objective) if hasattr(part, "tokenizer")]
-    if needing and not isinstance(run.objective, MaskedConfig):  # which does without, only its pictures do not
-        assert "--tokenizer" in document
+    if not isinstance(run.objective, MaskedConfig):  # which does without, only its pictures do not
+        assert ("--tokenizer TOKENIZER" in recipe.command) == ("tokenizer" in recipe.needs) == bool(needing)
+    assert ("label maps" in recipe.needs) == bool(run.objective.columns)
+    assert ("--maps MAPS" in recipe.command) == (bool(run.objective.columns) and code_grid(run) is None)
+    assert ("--start RUN" in recipe.command) == ("start" in recipe.needs) == recipe.start
+    assert recipe.takes == ("pixels" if code_grid(run) is None else "tokens")
 
 
-@pytest.mark.parametrize("name", list(chains))
+@pytest.mark.parametrize("name", CHAINS)
 def test_chain_survives_yaml_and_its_links_fit(name: str, tools: Tools, tmp_path: Path) -> None:
-    chain = chains[name]()
+    chain = recipes[name].run
     assert decode(Chain, read_yaml_text(to_yaml(chain), name)) == chain
-    document = chains[name].__doc__ or ""
-    assert "tilework " in document, "the docstring says how to run it"
-    assert "Paper:" in document
     small = Chain(tuple(replace(link, run=tools.given(shrunk(link.run))) for link in chain.links))
     data = [data_for(link.run, tools, tmp_path / link.name) for link in small.links]
     check_links(small, data, data, None)
@@ -233,7 +236,7 @@ def test_evaluation_uses_averaged_weights(store: Path, val_store: Path, tmp_path
 def test_broken_images_are_listed_beside_the_run(images: Path, tmp_path: Path) -> None:
     (images / "class1/000.png").write_bytes(b"nothing")
     settings = ["size=[24,24]", "max_broken=0.2", "fit.batch=8", "fit.steps=3", "augment.1.size=[24,24]"]
-    run = resolve(recipes["demo_pixel"](), None, settings)
+    run = resolve(recipes["demo_pixel"].run, None, settings)
     train(run, images, None, tmp_path / "run", quiet=True)
     listed = json.loads((tmp_path / "run/quarantine.json").read_text())
     assert [entry["path"] for entry in listed] == ["class1/000.png"]
@@ -327,7 +330,7 @@ def test_evaluating_a_token_model_on_images(images: Path, tmp_path: Path) -> Non
         "fit.steps=3",
         "objective.warm_steps=1",
     ]
-    tokenizer_run = resolve(recipes["demo_tokenizer"](), None, settings)
+    tokenizer_run = resolve(recipes["demo_tokenizer"].run, None, settings)
     trained = train(tokenizer_run, images, images, tmp_path / "tr", quiet=True)
     save_tokenizer(tmp_path / "tokenizer", trained.model, tokenizer_run.model, tokenizer_run.size)
     job = Tokenizing(*load_tokenizer(tmp_path / "tokenizer"), CPU.device)
@@ -368,7 +371,7 @@ def test_plan_leaves_nothing_behind(store: Path, tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("name", ["seit_cpu", "seit_vit_b", "seit_f16_cpu"])
 def test_codes_of_another_grid_are_refused_before_the_first_step(name: str, tmp_path: Path) -> None:
-    run = resolve(recipes[name](), None, ["fit.batch=4"])
+    run = resolve(recipes[name].run, None, ["fit.batch=4"])
     with StoreWriter(tmp_path / "x.tok", np.eye(4, 8), ["a", "b"]) as writer:
         writer.add(np.zeros((8, 24, 24), int), np.arange(8) % 2, [str(i) for i in range(8)])
     with pytest.raises(ConfigError, match=r"made for .* codes, .* has 24x24"):
@@ -378,7 +381,7 @@ def test_codes_of_another_grid_are_refused_before_the_first_step(name: str, tmp_
 
 @pytest.mark.parametrize("size", ["[12,12]", "[15,15]"])
 def test_training_and_evaluation_must_end_in_the_same_shape(size: str, tmp_path: Path) -> None:
-    run = resolve(recipes["seit_cpu"](), None, ["fit.batch=4", f"augment.1.size={size}"])
+    run = resolve(recipes["seit_cpu"].run, None, ["fit.batch=4", f"augment.1.size={size}"])
     with StoreWriter(tmp_path / "x.tok", np.eye(4, 8), ["a", "b"]) as writer:
         writer.add(np.zeros((8, 16, 16), int), np.arange(8) % 2, [str(i) for i in range(8)])
     with pytest.raises(ConfigError, match=r"training ends in 8 channels on .* evaluation in 8 channels on 14x14"):

@@ -29,7 +29,7 @@ from tilework.core.errors import ConfigError, InputError
 from tilework.layers.stems import TokenF16StemConfig, TokenPatchStemConfig, TokenStemConfig
 from tilework.models import Model, VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
-from tilework.recipes import chains, recipes
+from tilework.recipes import recipes
 from tilework.runs import Artefacts, Run, equip
 from tilework.runs.build import build_objective
 from tilework.tokenizers import DecodeEncode, VitVqConfig, save_tokenizer
@@ -64,7 +64,7 @@ def network(run: Run, classes: int = 1000) -> Model:
 
 @pytest.mark.parametrize("name", PRE_TRAINED)
 def test_pre_training(name: str) -> None:
-    run = recipes[name]()
+    run = recipes[name].run
     fit, objective = run.fit, run.objective
     assert (fit.epochs, fit.steps, fit.batch, fit.accumulate, fit.ema) == (400, 0, 4096, 1, 0.0)
     assert fit.optim.lr == pytest.approx(0.0024)  # 1.5e-4 for 256 samples
@@ -82,7 +82,7 @@ def test_pre_training(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*PRE_TRAINED, *FINE_TUNED])
 def test_encoders_see_patches_of_four_codes_at_fixed_places(name: str) -> None:
-    run = recipes[name]()
+    run = recipes[name].run
     model = run.model
     assert isinstance(model, VitConfig)
     assert model.stem == TokenPatchStemConfig(patch=2)
@@ -95,7 +95,7 @@ def test_encoders_see_patches_of_four_codes_at_fixed_places(name: str) -> None:
 
 @pytest.mark.parametrize("name", FINE_TUNED)
 def test_fine_tuning(name: str) -> None:
-    run = recipes[name]()
+    run = recipes[name].run
     fit, model = run.fit, run.model
     assert (fit.epochs, fit.steps, fit.batch) == (100, 0, 1024)
     assert fit.optim.lr == pytest.approx(0.004)  # 1e-3 for 256 samples
@@ -111,7 +111,7 @@ def test_fine_tuning(name: str) -> None:
 @pytest.mark.parametrize("name", FINE_TUNED)
 def test_layer_decay_reaches_the_optimiser(name: str) -> None:
     """0.65 for each layer below the head: stem 0.65^13, block i 0.65^(12 - i), head 1."""
-    run = recipes[name]()
+    run = recipes[name].run
     model = network(run)
     objective = build_objective(run, model)
     groups = build_optimiser(objective, run.fit.optim).param_groups
@@ -130,15 +130,15 @@ def test_layer_decay_reaches_the_optimiser(name: str) -> None:
 
 
 def test_only_geometry_augments_pre_training() -> None:
-    assert recipes["mtm_vit_b"]().augment == (CodeCut((28, 28)),)
-    assert recipes["mtm_adapt_vit_b"]().augment == (
+    assert recipes["mtm_vit_b"].run.augment == (CodeCut((28, 28)),)
+    assert recipes["mtm_adapt_vit_b"].run.augment == (
         TokenGeometry(
             share=0.5,
             size=(28, 28),
             geometry=Geometry(area=(0.2, 1.0), flip=0.5, rotate=30.0, translate=0.2, shear=15.0),
         ),
     )
-    assert replace(recipes["mtm_adapt_vit_b"](), augment=recipes["mtm_vit_b"]().augment) == recipes["mtm_vit_b"]()
+    assert replace(recipes["mtm_adapt_vit_b"].run, augment=recipes["mtm_vit_b"].run.augment) == recipes["mtm_vit_b"].run
 
 
 # augmentation
@@ -146,7 +146,7 @@ def test_only_geometry_augments_pre_training() -> None:
 
 @pytest.mark.parametrize("name", [*ADAPTED, "seitpp_tuned_vit_b", "fine_grained_seitpp"])
 def test_half_of_each_batch_is_augmented_like_pixels(name: str) -> None:
-    run = recipes[name]()
+    run = recipes[name].run
     one = step(run, LikePixels)
     side = 14 if name.endswith("f16") else 28
     assert one.share == 0.5
@@ -176,7 +176,7 @@ def test_half_of_each_batch_is_augmented_like_pixels(name: str) -> None:
     ],
 )
 def test_colours(name: str, noise: float, adapt: float) -> None:
-    run = recipes[name]()
+    run = recipes[name].run
     found = [one.colour for one in run.augment if isinstance(one, LikePixels)]
     found += [one for one in run.augment if isinstance(one, TokenColour)]
     assert found == [TokenColour(noise, adapt)]
@@ -184,48 +184,48 @@ def test_colours(name: str, noise: float, adapt: float) -> None:
 
 @pytest.mark.parametrize("name", [*ADAPTED, *FINE_TUNED, "color_adapt_vit_s"])
 def test_token_eda_comes_first(name: str) -> None:
-    assert recipes[name]().augment[0] == TokenEda(synonym=0.25, swap=0.25)
-    assert "token_eda" not in names(recipes["fine_grained_seitpp"]().augment)
+    assert recipes[name].run.augment[0] == TokenEda(synonym=0.25, swap=0.25)
+    assert "token_eda" not in names(recipes["fine_grained_seitpp"].run.augment)
 
 
 @pytest.mark.parametrize("name", ["color_adapt_vit_s", "mtm_tuned_vit_b"])
 def test_without_adapter_the_steps_are_seits_with_colours_before_mixing(name: str) -> None:
-    run = recipes[name]()
+    run = recipes[name].run
     assert names(run.augment) == ["token_eda", "token_crop", "token_colour", "cutmix"]
     assert step(run, TokenCrop) == TokenCrop((28, 28), area=(0.08, 1.0), aspect=(3 / 4, 4 / 3))
 
 
 @pytest.mark.parametrize("name", [*ADAPTED, "color_adapt_vit_s"])
 def test_from_scratch_the_schedule_is_seits(name: str) -> None:
-    seit = recipes["seit_vit_b"]()
-    assert recipes[name]().fit == seit.fit
-    assert recipes[name]().objective == seit.objective
+    seit = recipes["seit_vit_b"].run
+    assert recipes[name].run.fit == seit.fit
+    assert recipes[name].run.objective == seit.objective
     assert (seit.fit.epochs, seit.fit.batch, seit.fit.optim.lr, seit.fit.optim.weight_decay) == (300, 1024, 0.0015, 0.1)
-    model: Any = recipes[name]().model
+    model: Any = recipes[name].run.model
     assert (model.drop_path, model.pool) == (0.1, "mean")
     assert model.stem == (TokenF16StemConfig() if name.endswith("f16") else TokenStemConfig())
     assert (model.width, model.heads) == ((768, 12) if name == "seitpp_vit_b" else (384, 6))
 
 
 def test_rows_of_table_7_differ_in_what_they_are_about() -> None:
-    both, adapt, colour = (recipes[n]() for n in ("seitpp_vit_s", "token_adapt_vit_s", "color_adapt_vit_s"))
+    both, adapt, colour = (recipes[n].run for n in ("seitpp_vit_s", "token_adapt_vit_s", "color_adapt_vit_s"))
     silent = replace(step(both, TokenAdapt), colour=TokenColour(0.5, 0.0))
     assert replace(both, augment=(both.augment[0], silent)) == adapt
     assert replace(both, augment=colour.augment) == colour
-    assert replace(both, model=recipes["seitpp_vit_b"]().model) == recipes["seitpp_vit_b"]()
+    assert replace(both, model=recipes["seitpp_vit_b"].run.model) == recipes["seitpp_vit_b"].run
 
 
 def test_fine_grained_transfer() -> None:
-    run = recipes["fine_grained_seitpp"]()
+    run = recipes["fine_grained_seitpp"].run
     assert (run.fit.epochs, run.fit.batch, run.fit.optim.lr, run.fit.optim.weight_decay) == (300, 1024, 0.001, 0.05)
-    assert run.model == recipes["seitpp_tuned_vit_b"]().model
+    assert run.model == recipes["seitpp_tuned_vit_b"].run.model
 
 
 # TokenAdapt's own training
 
 
 def test_token_adapt() -> None:
-    run = recipes["token_adapt"]()
+    run = recipes["token_adapt"].run
     assert (run.fit.epochs, run.fit.batch, run.samples) == (1, 128, 0)
     assert (run.fit.optim.name, run.fit.optim.lr, run.fit.optim.weight_decay) == ("adamw", 1e-3, 0.05)
     assert run.fit.schedule.name == "cosine"
@@ -238,12 +238,12 @@ def test_token_adapt() -> None:
 
 @pytest.mark.parametrize(("name", "samples"), [("token_adapt_1k", 1000), ("token_adapt_100", 100)])
 def test_token_adapt_from_few_images(name: str, samples: int) -> None:
-    run, whole = recipes[name](), recipes["token_adapt"]()
+    run, whole = recipes[name].run, recipes["token_adapt"].run
     assert run.samples == samples >= run.fit.batch
     assert replace(run, samples=0, fit=whole.fit) == whole
     assert replace(run.fit, epochs=1, steps=0, batch=128, save_every=0, evaluate_every=1) == whole.fit
     assert run.fit.steps == pytest.approx(whole.fit.total_steps(IMAGENET) / 10, rel=0.01)
-    assert recipes[f"{name}_cpu"]().samples == samples
+    assert recipes[f"{name}_cpu"].run.samples == samples
 
 
 # chains and miniatures
@@ -256,9 +256,9 @@ def test_chains_are_pre_training_and_fine_tuning() -> None:
         ("mtm_to_seit_cpu", "mtm_cpu", "mtm_tuned_cpu"),
         ("mtm_to_seitpp_cpu", "mtm_adapt_cpu", "seitpp_tuned_cpu"),
     ):
-        assert [(link.name, link.run) for link in chains[name]().links] == [
-            ("pretrain", recipes[first]()),
-            ("tune", recipes[second]()),
+        assert [(link.name, link.run) for link in recipes[name].run.links] == [
+            ("pretrain", recipes[first].run),
+            ("tune", recipes[second].run),
         ]
 
 
@@ -278,7 +278,7 @@ MINIATURES = {
 
 @pytest.mark.parametrize("small", MINIATURES)
 def test_small_recipes_are_the_large_ones_in_miniature(small: str) -> None:
-    mine, theirs = recipes[small](), recipes[MINIATURES[small]]()
+    mine, theirs = recipes[small].run, recipes[MINIATURES[small]].run
     assert names(mine.augment) == names(theirs.augment)
     assert names(mine.evaluation) == names(theirs.evaluation)
     assert type(mine.objective) is type(theirs.objective)
@@ -296,11 +296,11 @@ def test_small_recipes_are_the_large_ones_in_miniature(small: str) -> None:
 
 
 def test_rows_for_two_cores_differ_in_their_augmentation_alone() -> None:
-    base = recipes["seit_patch_cpu"]()
+    base = recipes["seit_patch_cpu"].run
     for name in ("color_adapt_cpu", "token_adapted_cpu", "seitpp_cpu", "decode_encode_cpu"):
-        assert replace(recipes[name](), augment=base.augment) == base, name
-        assert recipes[name]().augment != base.augment
-    one = step(recipes["seitpp_cpu"](), TokenAdapt)
+        assert replace(recipes[name].run, augment=base.augment) == base, name
+        assert recipes[name].run.augment != base.augment
+    one = step(recipes["seitpp_cpu"].run, TokenAdapt)
     assert one.area == one.geometry.area == step(base, TokenCrop).area, "both halves are cropped alike"
     assert one.cutmix == step(base, CutMix) == one.mixing.cutmix
 
@@ -319,7 +319,7 @@ ADAPTER_USERS = [*ADAPTED[:4], "seitpp_tuned_vit_b", "mtm_adapt_vit_b", "fine_gr
 
 @pytest.mark.parametrize("name", ADAPTER_USERS)
 def test_an_adapter_reaches_the_step_that_uses_it(name: str) -> None:
-    run = recipes[name]()
+    run = recipes[name].run
     found = equip(run, Artefacts(adapter=Path("some/adapter")))
     (using,) = [number for number, one in enumerate(run.augment) if hasattr(one, "adapter")]
     changed = found.augment[using]
@@ -330,49 +330,49 @@ def test_an_adapter_reaches_the_step_that_uses_it(name: str) -> None:
 
 def test_a_tokenizer_reaches_augmentation_and_objective(tmp_path: Path) -> None:
     path = tmp_path / "nowhere"  # looked at only where a network takes its sizes from it
-    run = equip(recipes["decode_encode_cpu"](), Artefacts(tokenizer=path))
+    run = equip(recipes["decode_encode_cpu"].run, Artefacts(tokenizer=path))
     assert step(run, DecodeEncode).tokenizer == str(path)
-    masked = equip(recipes["mtm_cpu"](), Artefacts(tokenizer=path))
+    masked = equip(recipes["mtm_cpu"].run, Artefacts(tokenizer=path))
     assert masked == replace(
-        recipes["mtm_cpu"](), objective=replace(recipes["mtm_cpu"]().objective, tokenizer=str(path))
+        recipes["mtm_cpu"].run, objective=replace(recipes["mtm_cpu"].run.objective, tokenizer=str(path))
     )  # type: ignore[call-arg]
 
 
 def test_both_tools_at_once(tmp_path: Path) -> None:
-    run: Any = equip(recipes["mtm_adapt_cpu"](), Artefacts(tokenizer=tmp_path / "t", adapter=tmp_path / "a"))
+    run: Any = equip(recipes["mtm_adapt_cpu"].run, Artefacts(tokenizer=tmp_path / "t", adapter=tmp_path / "a"))
     assert (run.objective.tokenizer, run.augment[0].adapter) == (str(tmp_path / "t"), str(tmp_path / "a"))
 
 
 @pytest.mark.parametrize("name", ["token_adapt", "token_adapt_100_cpu"])
 def test_a_network_for_a_tokenizer_takes_its_sizes_from_it(name: str, tmp_path: Path) -> None:
-    run: Any = equip(recipes[name](), Artefacts(tokenizer=write_tokenizer(tmp_path / "t")))
+    run: Any = equip(recipes[name].run, Artefacts(tokenizer=write_tokenizer(tmp_path / "t")))
     assert run.objective.tokenizer == str(tmp_path / "t")
     assert (run.model.code_dim, run.size) == (5, (32, 48))
-    assert run.model.width == recipes[name]().model.width  # type: ignore[attr-defined]
+    assert run.model.width == recipes[name].run.model.width  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="no tokenizer in"):
-        equip(recipes[name](), Artefacts(tokenizer=tmp_path / "nowhere"))
+        equip(recipes[name].run, Artefacts(tokenizer=tmp_path / "nowhere"))
 
 
 def test_tools_that_nothing_takes_are_refused() -> None:
     for name in ("seit_cpu", "color_adapt_cpu", "seitpp_cpu", "demo_tokenizer"):
         with pytest.raises(ConfigError, match="has a setting 'tokenizer': leave --tokenizer out"):
-            equip(recipes[name](), Artefacts(tokenizer=Path("t")))
+            equip(recipes[name].run, Artefacts(tokenizer=Path("t")))
     for name in ("seit_cpu", "mtm_cpu", "token_adapt_cpu", "decode_encode_cpu"):
         with pytest.raises(ConfigError, match="no part of this recipe has a setting 'adapter': leave --adapter out"):
-            equip(recipes[name](), Artefacts(adapter=Path("a")))
+            equip(recipes[name].run, Artefacts(adapter=Path("a")))
 
 
 def test_tools_of_a_chain_go_to_the_links_that_take_them() -> None:
-    chain = equip(chains["mtm_to_seitpp_cpu"](), Artefacts(tokenizer=Path("t"), adapter=Path("a")))
+    chain = equip(recipes["mtm_to_seitpp_cpu"].run, Artefacts(tokenizer=Path("t"), adapter=Path("a")))
     first, second = (link.run for link in chain.links)
     assert first.objective.tokenizer == "t"  # type: ignore[attr-defined]
     assert [first.augment[0].adapter, second.augment[1].adapter] == ["a", "a"]  # type: ignore[attr-defined]
-    assert second.objective == chains["mtm_to_seitpp_cpu"]().links[1].run.objective
+    assert second.objective == recipes["mtm_to_seitpp_cpu"].run.links[1].run.objective
     with pytest.raises(ConfigError, match="no part of this chain has a setting 'adapter'"):
-        equip(chains["mtm_to_seit_cpu"](), Artefacts(adapter=Path("a")))
+        equip(recipes["mtm_to_seit_cpu"].run, Artefacts(adapter=Path("a")))
 
 
 def test_without_tools_nothing_changes() -> None:
     for name in recipes:
-        run = recipes[name]()
+        run = recipes[name].run
         assert equip(run, Artefacts()) == run

@@ -35,7 +35,7 @@ def write_sequences(path: Path, count: int = 48, length: int = 10, seed: int = 0
 
 def small() -> Run:
     settings = ["model.width=32", "model.depth=1", "model.heads=2", "fit.steps=60", "fit.batch=24"]
-    return resolve(recipes["sequence_cpu"](), None, [*settings, "fit.schedule.warmup_steps=5", "fit.optim.lr=0.003"])
+    return resolve(recipes["sequence_cpu"].run, None, [*settings, "fit.schedule.warmup_steps=5", "fit.optim.lr=0.003"])
 
 
 def test_the_recipe_learns_from_sequences(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_synonyms_need_no_places(tmp_path: Path) -> None:
 def test_recipes_with_geometry_are_refused_by_it(name: str, tmp_path: Path) -> None:
     data = write_sequences(tmp_path / "a.tok")
     with pytest.raises(ConfigError, match="works on places of the image"):
-        check_data(recipes[name](), TokenSource(Store(data)), None, data, None)
+        check_data(recipes[name].run, TokenSource(Store(data)), None, data, None)
 
 
 def test_tokenizers_of_sequences_are_refused_where_places_matter(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_tokenizers_of_sequences_are_refused_where_places_matter(tmp_path: Path)
     save_tokenizer(tmp_path / "titok", model, config, (8, 8))
     with pytest.raises(ConfigError, match="a sequence of 6, without places"):
         DecodeEncode(tokenizer=str(tmp_path / "titok")).build(Codebook.of(model.codebook.detach()))
-    adapt = replace(recipes["token_adapt_cpu"]().objective, tokenizer=str(tmp_path / "titok"))
+    adapt = replace(recipes["token_adapt_cpu"].run.objective, tokenizer=str(tmp_path / "titok"))
     network = TokenAdaptModelConfig(4, 8, 2).build(3, (8, 8), 0)
     with pytest.raises(ConfigError, match="a sequence of 6, without places"):
         adapt.build(network)

@@ -11,7 +11,7 @@ import torch
 from tilework.augment import BlockMix, CutMix, CutMixOrMixup, Erase, Mixup, PatchCutMix, RandomMix
 from tilework.models import Model, Vit
 from tilework.objectives import ClassifyConfig, TlAlignConfig, TlAlignTokenLabelConfig, TransMixConfig
-from tilework.recipes import recipes
+from tilework.recipes import catalogue, recipes
 
 SWITCHED = CutMixOrMixup(CutMix(1.0), Mixup(1.0, alpha=0.8), switch=0.8)
 # epochs, warm-up, lr, weight decay, averaged, mixture, erasing
@@ -28,20 +28,20 @@ RULES = {"trans_mix": TransMixConfig(), "tl_align": TlAlignConfig()}
 
 @pytest.mark.parametrize("name", TABLE)
 def test_table_1(name: str) -> None:
-    run = recipes[name]()
+    run = recipes[name].run
     fit, (epochs, warmup, lr, decay, ema, mixing, erase) = run.fit, TABLE[name]
     assert (fit.epochs, fit.batch, fit.schedule.warmup_epochs, fit.repeats) == (epochs, 1024, warmup, 3)
     assert (fit.optim.lr, fit.optim.weight_decay, fit.ema) == (pytest.approx(lr), decay, ema)
     assert any(isinstance(step, Erase) for step in run.augment) == erase
     assert (run.augment[-1] == mixing) == (mixing is not None)
     assert run.objective == next((rule for end, rule in RULES.items() if name.endswith(end)), ClassifyConfig())
-    assert run.model == recipes["deit_s"]().model
+    assert run.model == recipes["deit_s"].run.model
 
 
 def test_row_2_is_deit_s() -> None:
-    row = recipes["deit_s"]()
+    row = recipes["deit_s"].run
     assert row.augment[-1] == replace(SWITCHED, switch=0.5)
-    assert replace(row, augment=row.augment[:-1]) == recipes["deit_s_unmixed"]()
+    assert replace(row, augment=row.augment[:-1]) == recipes["deit_s_unmixed"].run
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_row_2_is_deit_s() -> None:
 )
 def test_rows_differ_in_the_label_rule_alone(base: str, others: dict[str, Any]) -> None:
     for name, rule in others.items():
-        assert recipes[name]() == replace(recipes[base](), objective=rule)
+        assert recipes[name].run == replace(recipes[base].run, objective=rule)
 
 
 def test_mixtures_differ_in_nothing_else() -> None:
@@ -68,17 +68,22 @@ def test_mixtures_differ_in_nothing_else() -> None:
         ("deit_s_cutmix", "deit_s_random", "deit_s_blocks"),
         ("cutmix_cpu", "random_mix_cpu", "block_mix_cpu"),
     ):
-        box, random, blocks = (recipes[name]() for name in names)
+        box, random, blocks = (recipes[name].run for name in names)
         assert [run.augment[-1] for run in (box, random, blocks)] == [PatchCutMix(16), RandomMix(16), BlockMix(16)]
         assert len({replace(run, augment=run.augment[:-1]) for run in (box, random, blocks)}) == 1
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in recipes if any(isinstance(s, PatchCutMix | RandomMix | BlockMix) for s in recipes[n]().augment)]
+    "name",
+    [
+        recipe.name
+        for recipe in catalogue
+        if any(isinstance(step, PatchCutMix | RandomMix | BlockMix) for step in recipe.runs[0].augment)
+    ],
 )
 def test_patches_are_tokens(name: str) -> None:
     """What one token of the model covers is what the mixture calls a patch."""
-    run: Any = recipes[name]()
+    run: Any = recipes[name].run
     side = run.evaluation[-1].size[0] if hasattr(run.evaluation[-1], "size") else run.evaluation[0].size[0]
     with torch.device("meta"):
         model = run.model.build(3, (side, side), 10)
@@ -89,10 +94,10 @@ def test_patches_are_tokens(name: str) -> None:
 
 def test_sizes() -> None:
     for name, width in (("deit_ti_tl_align", 192), ("deit_s_tl_align", 384), ("deit_b_tl_align", 768)):
-        assert recipes[name]().model.width == width  # type: ignore[attr-defined]
+        assert recipes[name].run.model.width == width  # type: ignore[attr-defined]
     with torch.device("meta"):
         for name, channels, side in (("tl_align_cpu", 3, 112), ("token_tl_align_cpu", 32, 14)):
-            model = recipes[name]().model.build(channels, (side, side), 10)
+            model = recipes[name].run.model.build(channels, (side, side), 10)
             assert isinstance(model, Vit)
             assert model.config.pool == "class"
             assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(0.9, abs=0.05)

@@ -27,7 +27,7 @@ from tilework.core.files import sha256
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes import chains
+from tilework.recipes import recipes
 from tilework.runs import Chain, Link, Run, evaluate_run, job, train_chain
 from tilework.runs.build import build_model
 from tilework.runs.trained import Trained
@@ -233,7 +233,7 @@ def test_a_process_killed_while_it_saves_goes_on(made: Made, tmp_path: Path) -> 
     died = subprocess.run([sys.executable, "-c", DIE_SAVING, *arguments], env=environment, stderr=subprocess.DEVNULL)
     assert died.returncode == -signal.SIGKILL
     assert checkpoint(tmp_path / "out/2-pixels").name == "step-00000001"
-    chain = resolve(chains["seit_to_pixels_cpu"](), None, SMALL)
+    chain = resolve(recipes["seit_to_pixels_cpu"].run, None, SMALL)
     for out in ("out", "whole"):
         train_chain(chain, made.data, [None, None], tmp_path / out, "cpu", quiet=True)
     last = [checkpoint(tmp_path / out / "2-pixels") for out in ("out", "whole")]

@@ -285,7 +285,7 @@ def test_runs_that_cannot_be_exported(made: Made, tmp_path: Path) -> None:
 
 
 def test_tokenizers_are_exported_already(made: Made, tmp_path: Path) -> None:
-    run = recipes["demo_tokenizer"]()
+    run = recipes["demo_tokenizer"].run
     run = replace(run, size=(32, 32), model=replace(run.model, patch=4, codes=16, width=16, depth=1, heads=2))
     run = replace(run, objective=replace(run.objective, warm_steps=1), fit=replace(run.fit, steps=2, batch=8))
     train(run, made.images, None, tmp_path / "t.run", quiet=True)

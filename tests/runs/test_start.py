@@ -336,7 +336,7 @@ def test_a_run_without_a_whole_checkpoint_is_refused(made: Made, tmp_path: Path)
 
 
 def test_a_tokenizer_neither_starts_nor_is_a_start(made: Made, tmp_path: Path) -> None:
-    run = recipes["demo_tokenizer"]()
+    run = recipes["demo_tokenizer"].run
     run = replace(run, size=(32, 32), model=replace(run.model, patch=4, codes=16, width=16, depth=1, heads=2))
     run = replace(run, objective=replace(run.objective, warm_steps=1), fit=replace(run.fit, steps=2, batch=8))
     with pytest.raises(ConfigError, match=r"a VitVq cannot start from .*: leave out --start"):

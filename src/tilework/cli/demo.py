@@ -47,7 +47,7 @@ def demo(
 def _plan(out: Path, images: Path | None, quick: bool) -> dict[str, object]:
     from tilework.data.images import ImageFolder
     from tilework.data.photographs import PHOTOGRAPHS
-    from tilework.recipes import recipes
+    from tilework.recipes import run_of
 
     plan: dict[str, object] = {"output": str(out)}
     if images is None:
@@ -56,7 +56,7 @@ def _plan(out: Path, images: Path | None, quick: bool) -> dict[str, object]:
         train = images / "train" if (images / "train").is_dir() else images
         plan["images"] = f"{len(ImageFolder.open(train))} in {train}"
     for name in ("tokenizer", "token", "pixel"):
-        fit = recipes[f"demo_{name}"]().fit
+        fit = run_of(f"demo_{name}").fit
         plan[f"train {name}"] = f"{8 if quick else fit.steps} steps in batches of {fit.batch}"
     plan["time"] = "half a minute" if quick else "about 5 minutes on two cores for the built-in photographs"
     return plan

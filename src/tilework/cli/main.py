@@ -56,7 +56,7 @@ COMMANDS = {
         "Add a column to a token store: one value per image, beside the shards, which stay as they are.",
     ),
     "seal": ("seal", "seal", "Make a token store of what several processes have spooled beside it (STORE.spool)."),
-    "recipes": ("recipes", "recipes", "List the recipes, or show one as YAML."),
+    "recipes": ("recipes", "recipes", "List the recipes with their figures, or show one as YAML."),
     "train": (
         "train",
         "train",

@@ -2,43 +2,128 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from textwrap import wrap
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from tilework.cli.arguments import Json
 
+WIDTH = 100
+OWN = "of our own"  # heading of recipes that no paper has
 
-def recipes(name: Annotated[Positional[str | None], arg(metavar="NAME")] = None, /, json: Json = False) -> None:
-    """List the recipes, or show one as YAML.
+
+def recipes(
+    name: Annotated[Positional[str | None], arg(metavar="NAME")] = None,
+    /,
+    *,
+    paper: Annotated[str | None, arg(metavar="PAPER", help_behavior_hint="(optional)")] = None,
+    input: Literal["any", "tokens", "pixels"] = "any",
+    size: Literal["any", "cpu", "full"] = "any",
+    search: Annotated[str | None, arg(metavar="WORD", help_behavior_hint="(optional)")] = None,
+    json: Json = False,
+) -> None:
+    """List the recipes with their figures, or show one as YAML.
 
     Try:
       tilework recipes
+      tilework recipes --paper SeiT++ --size cpu
+      tilework recipes --search cutmix --input tokens
       tilework recipes demo_token > mine.yaml    (edit it, then: tilework train demo_token --config mine.yaml)
 
     Args:
         name: The recipe to show; all are listed without it.
+        paper: List those of one paper: SeiT, SeiT++, LV-ViT, TL-Align, 'Good tokenizers', VQGAN, or 'none' for our own.
+        input: List those that train on token stores, or on images.
+        size: List those for two cores (cpu), or those of the papers' sizes (full).
+        search: List those with this word in their name, description or note.
     """
-    import json as text
-    from inspect import getdoc
+    from json import dumps
+
+    from tilework.recipes.index import cards
+
+    if name is not None:
+        _show(name, json)
+        return
+    known = cards()
+    papers = {card["paper"].casefold(): card["paper"] for card in known}
+    if paper is not None and (paper := "" if paper == "none" else paper).casefold() not in papers:
+        from tilework.core.errors import ConfigError
+        from tilework.core.registry import nearest
+
+        hint = nearest(paper, [one or "none" for one in papers.values()])
+        raise ConfigError(f"no recipe is of a paper '{paper}'", hint)
+    found = [
+        card
+        for card in known
+        if (paper is None or card["paper"].casefold() == paper.casefold())
+        and input in ("any", card["takes"])
+        and size in ("any", card["size"])
+        and (search is None or search.casefold() in _text(card))
+    ]
+    print(dumps(found, indent=2) if json else _table(found), end="\n" if json else "")
+
+
+def _show(name: str, json: bool) -> None:
+    """One recipe: what is known about it as comments, then its settings; a file that --config takes."""
+    from json import dumps
 
     from tilework.core.config import encode, to_yaml
-    from tilework.core.errors import ConfigError
-    from tilework.core.registry import nearest
-    from tilework.recipes import chains
-    from tilework.recipes import recipes as runs
+    from tilework.recipes import find
 
-    known = {entry: runs[entry] for entry in runs} | {entry: chains[entry] for entry in chains}
-    if name is not None:
-        if name not in known:
-            raise ConfigError(f"unknown recipe '{name}'", nearest(name, known))
-        run = known[name]()
-        print(text.dumps(encode(run), indent=2) if json else to_yaml(run), end="\n" if json else "")
-        return
-    lines = {entry: (getdoc(known[entry]) or "").splitlines()[0] for entry in known}
+    recipe = find(name)
+    card = recipe.card()
     if json:
-        print(text.dumps(lines, indent=2))
+        print(dumps({**card, "run": encode(recipe.run)}, indent=2))
         return
-    width = max(map(len, lines)) + 2
-    for entry, line in lines.items():
-        print(f"{entry:<{width}}{line}")
+    found = card["measured"]
+    measured = f"{_figures(found)} (docs/results.md, {found['section']})" if found else "not yet"
+    lines = [
+        card["about"],
+        f"published: {_figures(card['published']) or 'no figure'}",
+        f"measured: {measured}",
+        *([f"also named {', '.join(card['also'])}"] if card["also"] else []),
+        *([f"on two cores: {card['small']}, or --small"] if card["small"] else []),
+        *([f"note: {card['note']}"] if card["note"] else []),
+    ]
+    for line in lines:
+        print("\n".join(wrap(line, WIDTH, initial_indent="# ", subsequent_indent="#   ")))
+    print(f"# {card['command']}")  # in one line, to copy
+    print(to_yaml(recipe.run), end="")
+
+
+def _table(cards: list[dict[str, Any]]) -> str:
+    """Recipes by paper; our own last."""
+    if not cards:
+        return "No recipe is like that.\n"
+    lines = []
+    for paper in sorted({card["paper"]: None for card in cards}, key=lambda one: not one):
+        group = [card for card in cards if card["paper"] == paper]
+        width = max(len(card["name"]) for card in group)
+        lines.append(f"{paper or OWN:<{width + 2}}  paper   here input")
+        for card in group:
+            row = f" ({card['row']})" if card["row"] else ""
+            also = f"; also {', '.join(card['also'])}" if card["also"] else ""
+            network = "" if card["network"] == "small ViT" else card["network"]  # nearly all of those for two cores
+            words = ", ".join(filter(None, (f"{card['method']}{row}", network))) + also
+            head = f"  {card['name']:<{width}} {_first(card['published'])}{_first(card['measured'])} {card['takes']}  "
+            lines += wrap(words, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
+        lines.append("")
+    lines.append("Accuracy in per cent, the paper's (*: not top-1 on ImageNet-1k) and ours (small data); -: none.")
+    lines.append("tilework recipes NAME shows one with all its figures and its command.")
+    return "\n".join(lines) + "\n"
+
+
+def _first(figures: Mapping[str, Any] | None) -> str:
+    """The first accuracy, starred where it is not top-1 accuracy on the data of the table."""
+    name = next((name for name in figures or {} if "top1" in name), None)
+    return f"{figures[name]:6.1f}{' ' if name == 'top1' else '*'}" if figures and name else "     - "
+
+
+def _figures(figures: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value:,}" for name, value in figures.items() if name != "section")
+
+
+def _text(card: Mapping[str, Any]) -> str:
+    return " ".join([card["name"], *card["also"], card["about"], card["note"]]).casefold()

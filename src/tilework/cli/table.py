@@ -27,9 +27,9 @@ def table(
 ) -> None:
     """Several recipes, settings or seeds on the same data, as one table: ablations and sweeps.
 
-    A row is "NAME: RECIPE SETTING ... @SEEDS"; of these only the recipe, or chain, is needed. A setting start=RUN
-    begins with the weights of a run. Stopped, the same command goes on; several processes with the same command share
-    the work. The first row is what others are compared with.
+    A row is "NAME: RECIPE SETTING ... @SEEDS"; of these only the recipe, or chain, is needed. RECIPE_cpu is the small
+    form of a recipe. A setting start=RUN begins with the weights of a run. Stopped, the same command goes on; several
+    processes with the same command share the work. The first row is what others are compared with.
 
     Try:
       tilework table seit_patch_cpu@2 color_adapt_cpu@2 --data train.tok --val val.tok --out ablation

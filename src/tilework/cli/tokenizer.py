@@ -38,11 +38,11 @@ def train_tokenizer(
     from tilework.core.config import resolve
     from tilework.core.errors import ConfigError, OutputError
     from tilework.objectives import ReconstructConfig
-    from tilework.recipes import recipes
+    from tilework.recipes import run_of
     from tilework.runs import plan, train
     from tilework.tokenizers import Tokenizer, save_tokenizer
 
-    run = resolve(recipes[recipe](), config, settings)
+    run = resolve(run_of(recipe), config, settings)
     if not isinstance(run.objective, ReconstructConfig):
         raise ConfigError(f"recipe '{recipe}' does not train a tokenizer", "choose a tokenizer's recipe")
     if out.exists():

@@ -22,6 +22,7 @@ def train(
     start: OptionalPath = None,
     artefacts: Given = NONE,
     config: OptionalPath = None,
+    small: Annotated[bool, arg(help_behavior_hint="")] = False,
     device: Device = "auto",
     dry_run: DryRun = False,
     json: Json = False,
@@ -33,7 +34,8 @@ def train(
       tilework train demo_token fit.steps=2000 model.width=192 --data train.tok --val val.tok --out runs/wide
       tilework train seit_tokens_cpu --start runs/token --data flowers.tok --val flowers-val.tok --out runs/flowers
       tilework train seit_to_pixels_cpu --data train.tok photos/train --val none photos/val --out runs/chain
-      tilework train seit_to_pixels_cpu links.0.run.fit.steps=600 --data train.tok photos/train --out runs/short
+      tilework train seit_vit_b augment.cutmix.probability=0.5 --small --data train.tok --val val.tok --out runs/half
+      tilework train seit_to_pixels_cpu links.pretrain.run.fit.steps=600 --data train.tok photos/train --out runs/short
       tilework train demo_token --data https://host/train.tok --val https://host/val.tok --out runs/remote
       torchrun --nproc-per-node 2 -m tilework train demo_token --data train.tok --val val.tok --out runs/two
 
@@ -44,28 +46,27 @@ def train(
         out: Directory of the run: settings, log, checkpoints, results.
         start: Run or checkpoint file (timm's ViT and DeiT too) whose weights to begin with.
         config: YAML file over the recipe.
+        small: Train the small form of the recipe, for two cores: 128 px images or their 16x16 codes, minutes.
     """
     from tilework.core.config import resolve
     from tilework.core.errors import ConfigError
-    from tilework.core.registry import nearest
-    from tilework.recipes import chains, recipes
-    from tilework.runs import check_links, equip, plan, train_chain
+    from tilework.recipes import find
+    from tilework.runs import Chain, check_links, equip, plan, train_chain
     from tilework.runs import train as run_recipe
 
-    given = artefacts.found()
+    known, given = find(recipe, small), artefacts.found()
+    recipe, base = known.name, known.run
     validation = [None if str(path) == "none" else path for path in val] or [None] * len(data)
-    if recipe in list(chains):
-        chain = resolve(equip(chains[recipe](), given), config, settings)
+    if isinstance(base, Chain):
+        chain = resolve(equip(base, given), config, settings)
         if dry_run:
             check_links(chain, data, validation, start)
             plans = zip(chain.links, data, validation, strict=True)
             show({link.name: plan(link.run, path, val, device) for link, path, val in plans}, json)
             return
         result = train_chain(chain, data, validation, out, device, recipe, quiet=json, start=start)
-    elif recipe not in list(recipes):
-        raise ConfigError(f"unknown recipe '{recipe}'", nearest(recipe, [*recipes, *chains]))
     else:
-        run = resolve(equip(recipes[recipe](), given), config, settings)
+        run = resolve(equip(base, given), config, settings)
         if len(data) != 1 or len(validation) != 1:
             raise ConfigError(f"'{recipe}' is one run, not a chain", "give --data and --val one path each")
         if dry_run:

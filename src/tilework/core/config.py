@@ -140,7 +140,7 @@ def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
 
 
 def override(plain: Plain, assignments: Sequence[str]) -> Plain:
-    """Apply `key.inner=value` assignments to a plain configuration; list items by their number."""
+    """Apply `key.inner=value` assignments to a plain configuration; list items by their name or position."""
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals:
@@ -153,14 +153,34 @@ def _assign(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
     if not keys:
         return value
     if isinstance(node, list):
-        if not keys[0].isdecimal() or int(keys[0]) >= len(node):
-            raise ConfigError(f"'{keys[0]}' in '{path}' is no place in a list of {len(node)}", "count from 0")
-        items = list(node)
-        items[int(keys[0])] = _assign(items[int(keys[0])], keys[1:], value, path)
-        return items
+        i = _position(node, keys[0], path)
+        return [*node[:i], _assign(node[i], keys[1:], value, path), *node[i + 1 :]]
     if node is not None and not isinstance(node, dict):
         raise ConfigError(f"'{path}' goes into a plain value", f"stop before '{keys[0]}'")
     return {**(node or {}), keys[0]: _assign((node or {}).get(keys[0]), keys[1:], value, path)}
+
+
+def _position(items: list[Any], key: str, path: str) -> int:
+    """The position in a list that a key of `path` means: a number from 0, or the name of one item."""
+    if key in (positions := [str(i) for i in range(len(items))]):
+        return positions.index(key)
+    names = [_name(item) for item in items]
+    if not any(names) or key.lstrip("-").isdecimal():
+        raise ConfigError(f"'{key}' in '{path}' is no position in a list of {len(items)}", "count from 0")
+    found = [i for i, name in enumerate(names) if name == key]
+    if len(found) > 1:
+        raise ConfigError(f"'{key}' in '{path}' stands at {' and '.join(map(str, found))}", "give the position instead")
+    if not found:
+        raise ConfigError(f"no '{key}' in the list of '{path}'", nearest(key, filter(None, names)))
+    return found[0]
+
+
+def _name(item: Any) -> str | None:
+    """The name of a list's item: its own, or that of the first part that has one, such as an extra objective."""
+    if not isinstance(item, dict):
+        return None
+    parts = [item, *(part for part in item.values() if isinstance(part, dict))]
+    return next((part["name"] for part in parts if isinstance(part.get("name"), str)), None)
 
 
 def resolve(base: C, file: Path | None = None, assignments: Sequence[str] = ()) -> C:
@@ -172,15 +192,25 @@ def resolve(base: C, file: Path | None = None, assignments: Sequence[str] = ()) 
 
 
 def merge(below: Plain, above: Any) -> Plain:
-    """Mappings key by key, `above` winning; a part of another name replaces the whole part."""
+    """Mappings key by key, `above` winning; a part of another name replaces the whole part.
+
+    A mapping over a list changes the items that its keys name.
+    """
     if not isinstance(above, Mapping):
         raise ConfigError(f"a configuration file holds {above!r}", "a mapping of keys to values is needed")
-    merged = dict(below)
-    for key, value in above.items():
-        old = merged.get(key)
-        same = isinstance(old, dict) and isinstance(value, Mapping) and value.get("name") in (None, old.get("name"))
-        merged[key] = merge(old, value) if same and isinstance(old, dict) else value
-    return merged
+    return {**below, **{key: _merged(below.get(key), value, str(key)) for key, value in above.items()}}
+
+
+def _merged(old: Any, new: Any, path: str) -> Any:
+    if isinstance(old, list) and isinstance(new, Mapping):
+        items = list(old)
+        for key, value in new.items():
+            i = _position(old, str(key), f"{path}.{key}")
+            items[i] = _merged(items[i], value, f"{path}.{key}")
+        return items
+    if isinstance(old, dict) and isinstance(new, Mapping) and new.get("name") in (None, old.get("name")):
+        return {**old, **{key: _merged(old.get(key), value, f"{path}.{key}") for key, value in new.items()}}
+    return new
 
 
 def read_yaml(path: Path) -> Any:

@@ -40,7 +40,7 @@ from tilework.experiments.runner import (
 )
 from tilework.experiments.scores import read_scores, scored, write_scores
 from tilework.experiments.statistics import pooled_deviation, resolvable
-from tilework.recipes import recipes
+from tilework.recipes import run_of
 from tilework.report import storage_accuracy
 from tilework.runs import Chain, Link, Run
 from tilework.runs.build import open_source
@@ -199,7 +199,7 @@ class Compare:
 
     def recipe(self, name: str) -> Run:
         """A recipe with the settings of the comparison."""
-        return resolve(recipes[name](), None, self.settings)
+        return resolve(run_of(name), None, self.settings)
 
     def folder_row(self, kept: str, place: Path, folder: ImageFolder) -> Stored:
         """Images in a folder, and the pixel recipe."""

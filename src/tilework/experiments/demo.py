@@ -20,7 +20,7 @@ from tilework.core.files import is_free, new_directory, write, write_json
 from tilework.data import ImageFolder, ImageSource, epoch_order
 from tilework.data.photographs import write_photographs
 from tilework.evaluation import Classification, classify
-from tilework.recipes import recipes
+from tilework.recipes import run_of
 from tilework.report import Page, code_pictures, confusion, curves, predictions, rows_of_pictures, trade
 from tilework.runs import Run, train
 from tilework.runs.build import open_source
@@ -97,7 +97,7 @@ class Demo:
 
     def _recipe(self, name: str) -> Run:
         """A recipe that fits the number of images at hand."""
-        run = recipes[name]()
+        run = run_of(name)
         count = len(ImageFolder.open(self.out / "images/train"))
         batch = min(run.fit.batch, count)
         if not self.quick:
@@ -134,7 +134,7 @@ class Demo:
         self._train("pixel", self.out / "images/train", self.out / "images/val", "3/3 ViT from pixels")
 
     def _pixels(self, part: str) -> ImageSource:
-        size = recipes["demo_tokenizer"]().size
+        size = run_of("demo_tokenizer").size
         source = open_source(self.out / "images" / part, size, 0.05, quiet=True)
         assert isinstance(source, ImageSource)
         return source

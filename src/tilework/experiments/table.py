@@ -16,7 +16,6 @@ from tilework.core.config import resolve
 from tilework.core.errors import ConfigError
 from tilework.core.files import make_directory, write, write_json
 from tilework.core.place import Place
-from tilework.core.registry import nearest
 from tilework.experiments.runner import (
     Outcome,
     Trial,
@@ -30,7 +29,7 @@ from tilework.experiments.runner import (
     with_seed,
 )
 from tilework.experiments.statistics import pooled_deviation, resolvable
-from tilework.recipes import chains, recipes
+from tilework.recipes import find
 from tilework.runs import Artefacts, Chain, Link, Run, check_links, equip, plan
 from tilework.runs.build import check_there
 from tilework.train.log import counted, notice
@@ -131,16 +130,14 @@ class Table:
         recipe, *settings = words
         starts = [word.removeprefix("start=") for word in settings if word.startswith("start=")]
         settings = [word for word in settings if not word.startswith("start=")]
-        run: Run | Chain
-        if recipe in list(chains):
-            links = equip(chains[recipe](), self.artefacts, strict=False).links
+        run = find(recipe).run
+        if isinstance(run, Chain):
+            links = equip(run, self.artefacts, strict=False).links
             last = resolve(links[-1].run, None, self.settings)
             run = resolve(Chain((*links[:-1], replace(links[-1], run=last))), None, settings)
-        elif recipe in list(recipes):
-            known = equip(recipes[recipe](), self.artefacts, strict=False)
-            run = resolve(known, None, [*self.settings, *settings])
         else:
-            raise ConfigError(f"unknown recipe '{recipe}'", nearest(recipe, [*recipes, *chains]))
+            known = equip(run, self.artefacts, strict=False)
+            run = resolve(known, None, [*self.settings, *settings])
         return Row(name if colon else recipe, run, Path(starts[-1]) if starts else None, int(seeds))
 
     def _judges(self, row: Row) -> tuple[Place | None, ...]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilework.augment import CentreCrop, CutMix, Normalise, RandomResizedCrop
-from tilework.augment.color_adapt import TokenColour
+from tilework.augment import CentreCrop, CutMix, Embed, Normalise, RandomResizedCrop, TokenColour, TokenCrop
 from tilework.core.errors import ConfigError
-from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
+from tilework.layers.stems import PatchStemConfig, StemConfig, TokenPatchStemConfig
+from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
-from tilework.recipes.seit import SMALL_AREA, small_fit
-from tilework.recipes.seitpp import classify_run, small_patch_vit
+from tilework.recipes.small import AREA, small_fit, small_vit
 from tilework.runs.run import Run
 
 PARTS = 8  # patches on a side, before the crop
@@ -28,17 +27,19 @@ def judge_codes(grid: tuple[int, int], stacked: bool, steps: int) -> Run:
             f"codes of {grid[0]}x{grid[1]} do not make {PARTS}x{PARTS} patches",
             f"give tokenizers whose grids are square multiples of {PARTS}, such as 16x16",
         )
-    model = replace(small_patch_vit(), stem=TokenPatchStemConfig(side // PARTS))
-    return classify_run(
-        model,
-        small_fit(steps),
-        colour=TokenColour(0.0, 0.0),
-        eda=0.0,
-        cutmix=0.5,
-        crop=side * (PARTS - 1) // PARTS,
-        area=SMALL_AREA,
-        standardise=not stacked,
+    crop = (side * (PARTS - 1) // PARTS,) * 2
+    return Run(
+        model=_vit(TokenPatchStemConfig(side // PARTS)),
+        objective=ClassifyConfig(smoothing=0.1),
+        augment=(TokenCrop(crop, AREA, standardise=not stacked), TokenColour(0.0, 0.0), CutMix(0.5)),
+        evaluation=(Embed(standardise=not stacked), CentreCrop(crop)),
+        codes=grid,
+        fit=small_fit(steps),
     )
+
+
+def _vit(stem: StemConfig) -> VitConfig:
+    return replace(small_vit(stem), positions="sincos")
 
 
 def judge_pixels(size: tuple[int, int], steps: int) -> Run:
@@ -47,9 +48,9 @@ def judge_pixels(size: tuple[int, int], steps: int) -> Run:
         raise ConfigError(f"images of {size[0]}x{size[1]} px do not make {PARTS}x{PARTS} patches", "change their size")
     crop = (size[0] * (PARTS - 1) // PARTS,) * 2
     return Run(
-        model=replace(small_patch_vit(), stem=PatchStemConfig(size[0] // PARTS)),
+        model=_vit(PatchStemConfig(size[0] // PARTS)),
         objective=ClassifyConfig(smoothing=0.1),
-        augment=(RandomResizedCrop(crop, SMALL_AREA), Normalise(), CutMix(0.5)),
+        augment=(RandomResizedCrop(crop, AREA), Normalise(), CutMix(0.5)),
         evaluation=(CentreCrop(crop), Normalise()),
         size=size,
         fit=small_fit(steps),

@@ -9,13 +9,14 @@ heads, MLP ratio 4, drop path 0.2 in all blocks, RandAugment, CutMix, mixup, Lay
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from tilework.augment import (
     Augment,
     CentreCrop,
     CutMix,
     CutMixOrMixup,
-    Embed,
     Erase,
     Flip,
     MixToken,
@@ -23,13 +24,14 @@ from tilework.augment import (
     Normalise,
     RandAugment,
     RandomResizedCrop,
-    TokenCrop,
 )
-from tilework.layers.stems import ConvStemConfig, PatchStemConfig, TokenStemConfig
+from tilework.core.config import resolve
+from tilework.layers.stems import ConvStemConfig
 from tilework.models import ModelConfig, VitConfig, preset
 from tilework.objectives import ClassifyConfig, ObjectiveConfig, RelabelConfig, TokenLabelConfig
-from tilework.recipes.registry import recipe
-from tilework.recipes.seit import SMALL_AREA, small_fit
+from tilework.recipes.recipe import Measured, add, add_small, run_of
+from tilework.recipes.seit import MEAN
+from tilework.recipes.small import small
 from tilework.runs.run import Run
 from tilework.train import FitConfig, OptimConfig, ScheduleConfig
 
@@ -47,7 +49,9 @@ def lv_fit(base: float, epochs: int = 300, batch: int = 1024) -> FitConfig:
     )
 
 
-def lv_run(model: ModelConfig, objective: ObjectiveConfig, mixing: tuple[Augment, ...], crop: int = 224) -> Run:
+def lv_run(
+    model: ModelConfig, objective: ObjectiveConfig, *mixing: Augment, crop: int = 224, fit: FitConfig | None = None
+) -> Run:
     """Crop, flip, RandAugment and erasing of pixels; label maps move along."""
     steps = (Flip(), RandAugment(magnitude=9.0, deviation=0.5), Normalise(), Erase(0.25))
     side = crop * 8 // 7
@@ -57,231 +61,81 @@ def lv_run(model: ModelConfig, objective: ObjectiveConfig, mixing: tuple[Augment
         augment=(RandomResizedCrop((crop, crop)), *steps, *mixing),
         evaluation=(CentreCrop((crop, crop)), Normalise()),
         size=(side, side),
-        fit=lv_fit(640),
+        fit=fit or lv_fit(640),
     )
 
 
 def labelled(name: str) -> Run:
     """A network of the paper with token labels and MixToken."""
-    return lv_run(preset(name), TokenLabelConfig(), (MixToken((14, 14)),))
-
-
-# table 1: training by classes, ReLabel, token labelling
-
-
-@recipe
-def lv_vit_s_standard() -> Run:
-    """LV-ViT-S with class labels and mixup (table 1, standard).
-
-    `tilework train lv_vit_s_standard --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 82.4 top-1, the row before token labelling of table 2. Measured here: not measured.
-    """
-    mixing = (CutMixOrMixup(CutMix(1.0), Mixup(1.0, alpha=0.8), switch=0.5),)
-    run = lv_run(preset("lv_vit_s", dense=False), ClassifyConfig(), mixing)
-    return replace(run, fit=lv_fit(1024))
-
-
-@recipe
-def lv_vit_s_relabel() -> Run:
-    """LV-ViT-S with the pooled label of each crop (table 1, ReLabel).
-
-    `tilework train lv_vit_s_relabel --maps MAPS --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: settings of its table 1. Measured here: not measured.
-    """
-    return replace(lv_run(preset("lv_vit_s", dense=False), RelabelConfig(), ()), fit=lv_fit(1024))
-
-
-@recipe
-def lv_vit_t() -> Run:
-    """LV-ViT-T with token labels.
-
-    `tilework train lv_vit_t --maps MAPS --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 8,534,720 parameters. Measured here: not measured.
-    """
-    return labelled("lv_vit_t")
-
-
-@recipe
-def lv_vit_s() -> Run:
-    """LV-ViT-S with token labels.
-
-    `tilework train lv_vit_s --maps MAPS --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 83.3 top-1. Measured here: not measured.
-    """
-    return labelled("lv_vit_s")
-
-
-@recipe
-def lv_vit_m() -> Run:
-    """LV-ViT-M with token labels.
-
-    `tilework train lv_vit_m --maps MAPS --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 55,830,544 parameters; 85.4 top-1 at 384 px. Measured here: not measured.
-    """
-    return labelled("lv_vit_m")
-
-
-@recipe
-def lv_vit_l() -> Run:
-    """LV-ViT-L with token labels.
-
-    `tilework train lv_vit_l --maps MAPS --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 150,021,968 parameters. Measured here: not measured.
-    """
-    return labelled("lv_vit_l")
-
-
-@recipe
-def lv_vit_s_384() -> Run:
-    """LV-ViT-S moved to 384 px, token labels and MixToken kept.
-
-    `tilework train lv_vit_s_384 --start RUN --maps MAPS --data IMAGES/train --out FINE`
-    Paper: 84.4 top-1. Measured here: not measured.
-    """
-    run = lv_run(preset("lv_vit_s"), TokenLabelConfig(), (MixToken((24, 24)),), crop=384)
-    optim = OptimConfig(lr=5e-6, weight_decay=1e-8)
-    fit = replace(lv_fit(640), epochs=30, batch=512, optim=optim, schedule=ScheduleConfig())
-    return replace(run, size=(438, 438), fit=fit)
-
-
-# the supplement's table 2, from DeiT-S to LV-ViT-S, row by row; the last rows are lv_vit_s and lv_vit_s_384
-
-
-def path_run(model: VitConfig) -> Run:
-    """A step of the path, by class labels."""
-    return replace(lv_vit_s_standard(), model=model)
+    return lv_run(preset(name), TokenLabelConfig(), MixToken((14, 14)))
 
 
 DEIT_S = VitConfig(width=384, depth=12, heads=6, drop_path=0.1)
+UNLABELLED = preset("lv_vit_s", dense=False)
+EITHER = CutMixOrMixup(CutMix(1.0), Mixup(1.0, alpha=0.8), switch=0.5)
+STANDARD = lv_run(UNLABELLED, ClassifyConfig(), EITHER, fit=lv_fit(1024))
+FINE = replace(
+    lv_fit(640), epochs=30, batch=512, optim=OptimConfig(lr=5e-6, weight_decay=1e-8), schedule=ScheduleConfig()
+)
+MEASURED = partial(Measured, "Token labels on Imagenette")
+lv = partial(add, "LV-ViT")
+# small forms: plain patches, crops and flips only, MixToken on half of the batches
+SMALL = (MEAN, "model.stem={name: patch}")
+small_row = partial(add_small, without=(RandAugment, Erase, CutMixOrMixup), mixed=0.5)
 
+# fmt: off
+# table 1: training by classes, ReLabel, token labelling
+standard = lv(
+    "lv_vit_s_standard", "class labels", "LV-ViT-S", STANDARD, "table 1, standard", {"top1": 82.4},
+    note="mixup or CutMix; the row of table 2 before token labelling")
+relabel = lv(
+    "lv_vit_s_relabel", "pooled label of each crop", "LV-ViT-S",
+    lv_run(UNLABELLED, RelabelConfig(), fit=lv_fit(1024)), "table 1, ReLabel")
+FIGURES: dict[str, dict[str, float]] = {
+    "t": {"parameters": 8_534_720},
+    "s": {"top1": 83.3, "parameters": 26_151_824},
+    "m": {"top1_384px": 85.4, "parameters": 55_830_544},
+    "l": {"parameters": 150_021_968},
+}
+labels = {
+    size: lv(f"lv_vit_{size}", "token labels + MixToken", f"LV-ViT-{size.upper()}", labelled(f"lv_vit_{size}"),
+             "table 1", figures)
+    for size, figures in FIGURES.items()
+}
+fine = lv(
+    "lv_vit_s_384", "token labels + MixToken, 384 px", "LV-ViT-S",
+    replace(lv_run(preset("lv_vit_s"), TokenLabelConfig(), MixToken((24, 24)), crop=384, fit=FINE), size=(438, 438)),
+    "table 2", {"top1": 84.4}, start=True)
 
-@recipe
-def lv_path_deeper() -> Run:
-    """DeiT-S with 16 blocks (table 2).
+# the supplement's table 2, from DeiT-S to LV-ViT-S, row by row; the last rows are lv_vit_s and lv_vit_s_384
+PATH: tuple[tuple[str, str, dict[str, Any], dict[str, float], str], ...] = (
+    ("deeper", "16 blocks", {"depth": 16}, {"top1": 81.2, "parameters": 28e6}, ""),
+    ("narrower", "16 blocks, MLP ratio 3", {"depth": 16, "mlp_ratio": 3.0}, {"top1": 81.1, "parameters": 25e6},
+     "for table 3 set model.stem"),
+    ("stem", "16 blocks, MLP ratio 3, convolutions", {"depth": 16, "mlp_ratio": 3.0, "stem": ConvStemConfig()},
+     {"top1": 82.2}, "other rows of table 3 by settings: model.stem.kernels=[7,3,8] model.stem.strides=[2,1,8]"),
+    ("divisor", "16 blocks, MLP ratio 3, convolutions, divisor 2",
+     {"depth": 16, "mlp_ratio": 3.0, "divisor": 2.0, "stem": ConvStemConfig()}, {"top1": 82.4},
+     "with 2; table 4 has 1, 2 and 3: model.divisor=3"),
+)
+for name, method, changes, figures, note in PATH:
+    lv(f"lv_path_{name}", method, "DeiT-S", replace(STANDARD, model=replace(DEIT_S, **changes)), "table 2", figures,
+       note=note)
 
-    `tilework train lv_path_deeper --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 81.2 top-1, 28 million parameters. Measured here: not measured.
-    """
-    return path_run(replace(DEIT_S, depth=16))
-
-
-@recipe
-def lv_path_narrower() -> Run:
-    """DeiT-S with 16 blocks and an MLP ratio of 3 (table 2).
-
-    `tilework train lv_path_narrower --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 81.1 top-1, 25 million parameters. Measured here: not measured. For table 3 set model.stem.
-    """
-    return path_run(replace(DEIT_S, depth=16, mlp_ratio=3.0))
-
-
-@recipe
-def lv_path_stem() -> Run:
-    """DeiT-S with 16 blocks, MLP ratio 3 and four convolutions as stem (tables 2 and 3).
-
-    `tilework train lv_path_stem model.stem.kernels=[7,3,8] model.stem.strides=[2,1,8] --data IMAGES/train --out RUN`
-    Paper: 82.2 top-1; other rows of table 3 by other kernels and strides. Measured here: not measured.
-    """
-    return path_run(replace(DEIT_S, depth=16, mlp_ratio=3.0, stem=ConvStemConfig()))
-
-
-@recipe
-def lv_path_divisor() -> Run:
-    """`lv_path_stem` with half of what each block adds (tables 2 and 4).
-
-    `tilework train lv_path_divisor model.divisor=3 --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 82.4 top-1 with 2; table 4 has 1, 2 and 3. Measured here: not measured.
-    """
-    return path_run(replace(DEIT_S, depth=16, mlp_ratio=3.0, divisor=2.0, stem=ConvStemConfig()))
-
-
-# the same for two cores: 112 px crops, 7x7 tokens, and 16x16 codes
-
-
-def small_lv_run(objective: ObjectiveConfig, mix_token: bool) -> Run:
-    """A ViT of 0.9 million parameters on pixels, crops and flips only."""
-    model = VitConfig(width=128, depth=4, heads=4, pool="mean", dense=True, stem=PatchStemConfig(16))
-    model = model if isinstance(objective, TokenLabelConfig) else replace(model, dense=False)
-    mixing: tuple[Augment, ...] = (MixToken((7, 7), probability=0.5),) if mix_token else ()
-    return Run(
-        model=model,
-        objective=objective,
-        augment=(RandomResizedCrop((112, 112), SMALL_AREA), Flip(), Normalise(), *mixing),
-        evaluation=(CentreCrop((112, 112)), Normalise()),
-        size=(128, 128),
-        fit=small_fit(),
-    )
-
-
-@recipe
-def lv_class_cpu() -> Run:
-    """Small ViT on pixels by class labels.
-
-    `tilework train lv_class_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `lv_vit_s_standard` in miniature, without mixing. Measured here: docs/results.md, Token labels.
-    """
-    return small_lv_run(ClassifyConfig(), mix_token=False)
-
-
-@recipe
-def lv_mix_token_cpu() -> Run:
-    """Small ViT on pixels by class labels, with MixToken.
-
-    `tilework train lv_mix_token_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: none by itself. Measured here: docs/results.md, Token labels.
-    """
-    return small_lv_run(ClassifyConfig(), mix_token=True)
-
-
-@recipe
-def lv_labels_cpu() -> Run:
-    """Small ViT on pixels by token labels, with MixToken.
-
-    `tilework train lv_labels_cpu --maps MAPS --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `lv_vit_s` in miniature. Measured here: docs/results.md, Token labels.
-    """
-    return small_lv_run(TokenLabelConfig(), mix_token=True)
-
-
-@recipe
-def lv_relabel_cpu() -> Run:
-    """Small ViT on pixels by the pooled label of each crop.
-
-    `tilework train lv_relabel_cpu --maps MAPS --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `lv_vit_s_relabel` in miniature. Measured here: docs/results.md, Token labels.
-    """
-    return small_lv_run(RelabelConfig(), mix_token=False)
-
-
-def small_token_lv_run(objective: ObjectiveConfig) -> Run:
-    """A ViT of 0.8 million parameters on codes, crops only."""
-    model = VitConfig(width=128, depth=4, heads=4, pool="mean", dense=True, stem=TokenStemConfig())
-    return Run(
-        model=model if isinstance(objective, TokenLabelConfig) else replace(model, dense=False),
-        objective=objective,
-        augment=(TokenCrop((14, 14), SMALL_AREA, standardise=True),),
-        evaluation=(Embed(standardise=True), CentreCrop((14, 14))),
-        codes=(16, 16),
-        fit=small_fit(),
-    )
-
-
-@recipe
-def token_class_cpu() -> Run:
-    """Small ViT on codes by class labels.
-
-    `tilework train token_class_cpu --data STORE --val STORE --out RUN`
-    Paper: none, the row that `token_labels_cpu` is compared with. Measured here: docs/results.md, Token labels.
-    """
-    return small_token_lv_run(ClassifyConfig())
-
-
-@recipe
-def token_labels_cpu() -> Run:
-    """Small ViT on codes with token labels.
-
-    `tilework train token_labels_cpu --data STORE --val STORE --out RUN`
-    Paper: none, token labelling on tokens. STORE was annotated (`tilework annotate IMAGES --store STORE`).
-    Measured here: docs/results.md, Token labels.
-    """
-    return small_token_lv_run(TokenLabelConfig())
+# small forms
+small_row(standard, "lv_class_cpu", *SMALL, method="class labels, no mixing", measured=MEASURED({"top1": 47.2}),
+          also=("good_plain_cpu",), note="plain patches of Good tokenizers' table 1 too (good_plain_cpu): 46.9 "
+                                         "(docs/results.md, Stems)")
+lv("lv_mix_token_cpu", "class labels + MixToken", "small ViT",
+   small(replace(labelled("lv_vit_s"), model=UNLABELLED, objective=ClassifyConfig()), *SMALL,
+         without=(RandAugment, Erase), mixed=0.5), size="cpu", measured=MEASURED({"top1": 45.3}))
+small_row(labels["s"], "lv_labels_cpu", *SMALL, measured=MEASURED({"top1": 45.2}))
+for size in ("t", "m", "l"):
+    small_row(labels[size], "", *SMALL)
+small_row(fine, "", *SMALL)
+small_row(relabel, "lv_relabel_cpu", *SMALL, measured=MEASURED({"top1": 46.4}))
+lv("token_labels_cpu", "token labels on tokens", "small ViT",
+   replace(resolve(run_of("seit_plain_cpu"), None, ["model.dense=true"]), objective=TokenLabelConfig()), size="cpu",
+   measured=MEASURED({"top1": 54.0}), note="of stores that 'tilework annotate IMAGES --store STORE' gave label maps; "
+                                          "compared with token_class_cpu")
+# fmt: on

@@ -8,26 +8,22 @@ whole patches. Runs on pixels and those for a CPU read a class token, which Tran
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from tilework.augment import (
     Augment,
     BlockMix,
-    CentreCrop,
     CutMix,
     CutMixOrMixup,
-    Embed,
+    EmbeddingNoise,
     Erase,
-    Flip,
     Mixup,
-    Normalise,
     PatchCutMix,
     RandAugment,
     RandomMix,
-    RandomResizedCrop,
-    TokenCrop,
+    TokenEda,
 )
-from tilework.layers.stems import PatchStemConfig, TokenStemConfig
-from tilework.models import VitConfig, preset
+from tilework.models import preset
 from tilework.objectives import (
     ClassifyConfig,
     ObjectiveConfig,
@@ -35,339 +31,88 @@ from tilework.objectives import (
     TlAlignTokenLabelConfig,
     TransMixConfig,
 )
-from tilework.recipes.lv_vit import lv_vit_s
-from tilework.recipes.registry import recipe
-from tilework.recipes.seit import SMALL_AREA, fit_of, seit_vit_b, small_fit, vit
-from tilework.recipes.seitpp import seitpp_cpu, seitpp_vit_s
+from tilework.recipes.lv_vit import SMALL as SMALL_LV
+from tilework.recipes.lv_vit import small_row as small_lv_row
+from tilework.recipes.recipe import Measured, add, add_small, run_in, run_of
+from tilework.recipes.seit import DEIT, fit_of, pixel_run
+from tilework.recipes.seitpp import PATCHES
 from tilework.runs.run import Run
 
+AREA, TRANS_MIX, TL_ALIGN = ClassifyConfig(), TransMixConfig(), TlAlignConfig()
 BOXES, RANDOM, BLOCKS = PatchCutMix(16), RandomMix(16), BlockMix(16)
 
 
-def aligned_run(objective: ObjectiveConfig, mixing: Augment | None, name: str = "deit_s", erase: bool = True) -> Run:
+def aligned_run(objective: ObjectiveConfig, *mixing: Augment, name: str = "deit_s") -> Run:
     """DeiT's pipeline on pixels with a label rule and a mixture; 300 epochs."""
-    steps = (Flip(), RandAugment(magnitude=9.0, deviation=0.5), Normalise())
-    last = (*((Erase(0.25),) if erase else ()), *(() if mixing is None else (mixing,)))
-    return Run(
-        model=preset(name),
-        objective=objective,
-        augment=(RandomResizedCrop((224, 224)), *steps, *last),
-        evaluation=(CentreCrop((224, 224)), Normalise()),
-        size=(256, 256),
-        fit=fit_of(300, 1024, 0.0005 * 1024 / 512, 0.05, repeats=3),
-    )
+    run = pixel_run(preset(name), DEIT)
+    return replace(run, objective=objective, augment=(*run.augment[:-1], *mixing))
 
 
-# table 1 of the supplement
-
-
-@recipe
-def deit_s_unmixed() -> Run:
-    """DeiT-S without any mixture (table 1, row 1).
-
-    `tilework train deit_s_unmixed --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 76.4 top-1. Measured here: not measured.
-    """
-    return aligned_run(ClassifyConfig(), None)
-
-
-@recipe
-def deit_s_averaged() -> Run:
-    """DeiT-S for 310 epochs with averaged weights (table 1, row 3).
-
-    `tilework train deit_s_averaged --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 80.3 top-1. The rate of 0.001 is taken as that of the whole batch. Measured here: not measured.
-    """
-    mixing = CutMixOrMixup(CutMix(1.0), Mixup(1.0, alpha=0.8), switch=0.8)
-    run = aligned_run(ClassifyConfig(), mixing, erase=False)
+def averaged_run(objective: ObjectiveConfig) -> Run:
+    """Row 3: 310 epochs, averaged weights, mixup or CutMix, no erasing; 0.001 is taken as the whole batch's rate."""
     fit = fit_of(310, 1024, 0.001, 0.03, repeats=3)
-    return replace(run, fit=replace(fit, ema=0.99996, schedule=replace(fit.schedule, warmup_epochs=20)))
-
-
-@recipe
-def deit_s_averaged_trans_mix() -> Run:
-    """DeiT-S with averaged weights, mixup or CutMix, and TransMix (table 1, row 3).
-
-    `tilework train deit_s_averaged_trans_mix --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 80.7 top-1. Measured here: not measured.
-    """
-    return replace(deit_s_averaged(), objective=TransMixConfig())
-
-
-@recipe
-def deit_s_cutmix() -> Run:
-    """DeiT-S with CutMix alone (table 1, row 4).
-
-    `tilework train deit_s_cutmix --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 79.8 top-1. Measured here: not measured.
-    """
-    return aligned_run(ClassifyConfig(), BOXES)
-
-
-@recipe
-def deit_s_trans_mix() -> Run:
-    """DeiT-S with CutMix and TransMix (table 1, row 4).
-
-    `tilework train deit_s_trans_mix --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 80.1 top-1. Measured here: not measured.
-    """
-    return aligned_run(TransMixConfig(), BOXES)
-
-
-@recipe
-def deit_s_tl_align() -> Run:
-    """DeiT-S with CutMix and TL-Align (table 1, row 4).
-
-    `tilework train deit_s_tl_align --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 80.6 top-1. Measured here: not measured.
-    """
-    return aligned_run(TlAlignConfig(), BOXES)
-
-
-@recipe
-def deit_ti_tl_align() -> Run:
-    """DeiT-Ti with CutMix and TL-Align.
-
-    `tilework train deit_ti_tl_align --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: no figure in the supplement. Measured here: not measured.
-    """
-    return aligned_run(TlAlignConfig(), BOXES, "deit_ti")
-
-
-@recipe
-def deit_b_tl_align() -> Run:
-    """DeiT-B with CutMix and TL-Align.
-
-    `tilework train deit_b_tl_align --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: no figure in the supplement. Measured here: not measured.
-    """
-    return aligned_run(TlAlignConfig(), BOXES, "deit_b")
-
-
-# other mixtures
-
-
-@recipe
-def deit_s_random() -> Run:
-    """DeiT-S with random patches of another image.
-
-    `tilework train deit_s_random --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: below the 80.0 of blocks. Measured here: not measured.
-    """
-    return aligned_run(ClassifyConfig(), RANDOM)
-
-
-@recipe
-def deit_s_random_tl_align() -> Run:
-    """DeiT-S with random patches of another image and TL-Align.
-
-    `tilework train deit_s_random_tl_align --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: no figure in the supplement. Measured here: not measured.
-    """
-    return aligned_run(TlAlignConfig(), RANDOM)
-
-
-@recipe
-def deit_s_blocks() -> Run:
-    """DeiT-S with blocks of another image.
-
-    `tilework train deit_s_blocks --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 80.0 top-1. Measured here: not measured.
-    """
-    return aligned_run(ClassifyConfig(), BLOCKS)
-
-
-@recipe
-def deit_s_blocks_tl_align() -> Run:
-    """DeiT-S with blocks of another image and TL-Align.
-
-    `tilework train deit_s_blocks_tl_align --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: 80.3 top-1. Measured here: not measured.
-    """
-    return aligned_run(TlAlignConfig(), BLOCKS)
-
-
-# tokens, and token labels
+    fit = replace(fit, ema=0.99996, schedule=replace(fit.schedule, warmup_epochs=20))
+    mixing = CutMixOrMixup(CutMix(1.0), Mixup(1.0, alpha=0.8), switch=0.8)
+    run = pixel_run(preset("deit_s"), fit, erase=0.0)
+    return replace(run, objective=objective, augment=(*run.augment[:-1], mixing))
 
 
 def on_codes(run: Run) -> Run:
     """A run of SeiT with aligned labels; boxes of whole tokens, two codes wide."""
     augment = tuple(PatchCutMix(2) if isinstance(step, CutMix) else step for step in run.augment)
-    return replace(run, objective=TlAlignConfig(), augment=augment)
+    return replace(run, objective=TL_ALIGN, augment=augment)
 
 
-@recipe
-def seit_vit_s_tl_align() -> Run:
-    """SeiT ViT-S on tokens with TL-Align.
+MEASURED = partial(Measured, "Labels that follow the tokens: TL-Align on Imagenette")
+align = partial(add, "TL-Align")
+small_row = partial(add_small, without=(RandAugment, Erase))  # small forms: crops, flips, a mixture
 
-    `tilework train seit_vit_s_tl_align --data STORE --val STORE --out RUN`
-    Paper: none, `seit_vit_s` with aligned labels. Measured here: not measured.
-    """
-    return replace(on_codes(seit_vit_b()), model=vit("vit_s"))
+# fmt: off
+# table 1 of the supplement, then other mixtures; below, the small form and its accuracy
+for name, method, network, run, row, top1, small_name, measured in (
+    ("deit_s_unmixed", "no mixture", "DeiT-S", aligned_run(AREA), "table 1, row 1", 76.4, "", None),
+    ("deit_s_averaged", "averaged weights", "DeiT-S", averaged_run(AREA), "table 1, row 3", 80.3, "", None),
+    ("deit_s_averaged_trans_mix", "averaged weights + TransMix", "DeiT-S", averaged_run(TRANS_MIX), "table 1, row 3",
+     80.7, "", None),
+    ("deit_s_cutmix", "CutMix", "DeiT-S", aligned_run(AREA, BOXES), "table 1, row 4", 79.8, "cutmix_cpu", 39.7),
+    ("deit_s_trans_mix", "CutMix + TransMix", "DeiT-S", aligned_run(TRANS_MIX, BOXES), "table 1, row 4", 80.1,
+     "trans_mix_cpu", 39.1),
+    ("deit_s_tl_align", "CutMix + TL-Align", "DeiT-S", aligned_run(TL_ALIGN, BOXES), "table 1, row 4", 80.6,
+     "tl_align_cpu", 39.8),
+    ("deit_ti_tl_align", "CutMix + TL-Align", "DeiT-Ti", aligned_run(TL_ALIGN, BOXES, name="deit_ti"), "", None,
+     "", None),
+    ("deit_b_tl_align", "CutMix + TL-Align", "DeiT-B", aligned_run(TL_ALIGN, BOXES, name="deit_b"), "", None,
+     "", None),
+    ("deit_s_random", "random patches", "DeiT-S", aligned_run(AREA, RANDOM), "mixtures", None, "random_mix_cpu", None),
+    ("deit_s_random_tl_align", "random patches + TL-Align", "DeiT-S", aligned_run(TL_ALIGN, RANDOM), "mixtures", None,
+     "tl_align_random_cpu", 40.2),
+    ("deit_s_blocks", "blocks", "DeiT-S", aligned_run(AREA, BLOCKS), "mixtures", 80.0, "block_mix_cpu", None),
+    ("deit_s_blocks_tl_align", "blocks + TL-Align", "DeiT-S", aligned_run(TL_ALIGN, BLOCKS), "mixtures", 80.3,
+     "tl_align_block_cpu", 40.7),
+):
+    full = align(name, method, network, run, row, {"top1": top1} if top1 else {},
+                 note="below the 80.0 of blocks" if name == "deit_s_random" else "")
+    small_row(full, small_name, measured=MEASURED({"top1": measured}) if measured else None)
 
+# tokens, and token labels: combinations that no paper has
+seit_s = align("seit_vit_s_tl_align", "SeiT + TL-Align", "ViT-S", on_codes(run_of("seit_vit_s")))
+seit_b = align("seit_vit_b_tl_align", "SeiT + TL-Align", "ViT-B", on_codes(run_of("seit_vit_b")))
+seitpp_s = align(
+    "seitpp_vit_s_tl_align", "SeiT++ + TL-Align", "ViT-S", replace(run_of("seitpp_vit_s"), objective=TL_ALIGN),
+    note="mixtures through TokenAdapt are followed too")
+labels_s = align(
+    "lv_vit_s_tl_align", "token labels + MixToken + TL-Align", "LV-ViT-S",
+    replace(run_of("lv_vit_s"), objective=TlAlignTokenLabelConfig()), note="the class label is aligned")
 
-@recipe
-def seit_vit_b_tl_align() -> Run:
-    """SeiT ViT-B on tokens with TL-Align.
-
-    `tilework train seit_vit_b_tl_align --data STORE --val STORE --out RUN`
-    Paper: none, `seit_vit_b` with aligned labels. Measured here: not measured.
-    """
-    return on_codes(seit_vit_b())
-
-
-@recipe
-def seitpp_vit_s_tl_align() -> Run:
-    """SeiT++ ViT-S, mixtures through TokenAdapt among them, with TL-Align.
-
-    `tilework train seitpp_vit_s_tl_align --adapter adapt/token_adapt --data STORE --val STORE --out RUN`
-    Paper: none, `seitpp_vit_s` with aligned labels. Measured here: not measured.
-    """
-    return replace(seitpp_vit_s(), objective=TlAlignConfig())
-
-
-@recipe
-def lv_vit_s_tl_align() -> Run:
-    """LV-ViT-S with token labels, MixToken and an aligned class label.
-
-    `tilework train lv_vit_s_tl_align --maps MAPS --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: none, `lv_vit_s` with TL-Align. Measured here: not measured.
-    """
-    return replace(lv_vit_s(), objective=TlAlignTokenLabelConfig())
-
-
-# the same for two cores: 112 px crops, 7x7 tokens, and 16x16 codes
-
-
-def small_aligned_run(objective: ObjectiveConfig, mixing: Augment = BOXES) -> Run:
-    """A ViT of 0.9 million parameters on pixels: crops, flips, a mixture."""
-    return Run(
-        model=VitConfig(width=128, depth=4, heads=4, pool="class", stem=PatchStemConfig(16)),
-        objective=objective,
-        augment=(RandomResizedCrop((112, 112), SMALL_AREA), Flip(), Normalise(), mixing),
-        evaluation=(CentreCrop((112, 112)), Normalise()),
-        size=(128, 128),
-        fit=small_fit(),
-    )
-
-
-@recipe
-def cutmix_cpu() -> Run:
-    """Small ViT on pixels with CutMix, labels by area.
-
-    `tilework train cutmix_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `deit_s_cutmix` in miniature. Measured here: docs/results.md, TL-Align.
-    """
-    return small_aligned_run(ClassifyConfig())
-
-
-@recipe
-def trans_mix_cpu() -> Run:
-    """Small ViT on pixels with CutMix, labels by TransMix.
-
-    `tilework train trans_mix_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `deit_s_trans_mix` in miniature. Measured here: docs/results.md, TL-Align.
-    """
-    return small_aligned_run(TransMixConfig())
-
-
-@recipe
-def tl_align_cpu() -> Run:
-    """Small ViT on pixels with CutMix, labels by TL-Align.
-
-    `tilework train tl_align_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `deit_s_tl_align` in miniature. Measured here: docs/results.md, TL-Align.
-    """
-    return small_aligned_run(TlAlignConfig())
-
-
-@recipe
-def random_mix_cpu() -> Run:
-    """Small ViT on pixels with random patches of another image, labels by area.
-
-    `tilework train random_mix_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `deit_s_random` in miniature. Measured here: not measured.
-    """
-    return small_aligned_run(ClassifyConfig(), RANDOM)
-
-
-@recipe
-def tl_align_random_cpu() -> Run:
-    """Small ViT on pixels with random patches of another image, labels by TL-Align.
-
-    `tilework train tl_align_random_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `deit_s_random_tl_align` in miniature. Measured here: docs/results.md, TL-Align.
-    """
-    return small_aligned_run(TlAlignConfig(), RANDOM)
-
-
-@recipe
-def block_mix_cpu() -> Run:
-    """Small ViT on pixels with blocks of another image, labels by area.
-
-    `tilework train block_mix_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `deit_s_blocks` in miniature. Measured here: not measured.
-    """
-    return small_aligned_run(ClassifyConfig(), BLOCKS)
-
-
-@recipe
-def tl_align_block_cpu() -> Run:
-    """Small ViT on pixels with blocks of another image, labels by TL-Align.
-
-    `tilework train tl_align_block_cpu --data IMAGES/train --val IMAGES/val --out RUN`
-    Paper: `deit_s_blocks_tl_align` in miniature. Measured here: docs/results.md, TL-Align.
-    """
-    return small_aligned_run(TlAlignConfig(), BLOCKS)
-
-
-def small_token_aligned_run(objective: ObjectiveConfig) -> Run:
-    """A ViT of 0.9 million parameters on codes: crops and boxes of whole tokens."""
-    return Run(
-        model=VitConfig(width=128, depth=4, heads=4, pool="class", stem=TokenStemConfig()),
-        objective=objective,
-        augment=(TokenCrop((14, 14), SMALL_AREA, standardise=True), PatchCutMix(2)),
-        evaluation=(Embed(standardise=True), CentreCrop((14, 14))),
-        codes=(16, 16),
-        fit=small_fit(),
-    )
-
-
-@recipe
-def token_cutmix_cpu() -> Run:
-    """Small ViT on codes with CutMix, labels by area.
-
-    `tilework train token_cutmix_cpu --data STORE --val STORE --out RUN`
-    Paper: none, the row that the next two are compared with. Measured here: docs/results.md, TL-Align.
-    """
-    return small_token_aligned_run(ClassifyConfig())
-
-
-@recipe
-def token_trans_mix_cpu() -> Run:
-    """Small ViT on codes with CutMix, labels by TransMix.
-
-    `tilework train token_trans_mix_cpu --data STORE --val STORE --out RUN`
-    Paper: none, TransMix on tokens. Measured here: not measured.
-    """
-    return small_token_aligned_run(TransMixConfig())
-
-
-@recipe
-def token_tl_align_cpu() -> Run:
-    """Small ViT on codes with CutMix, labels by TL-Align.
-
-    `tilework train token_tl_align_cpu --data STORE --val STORE --out RUN`
-    Paper: none, TL-Align on tokens. Measured here: docs/results.md, TL-Align.
-    """
-    return small_token_aligned_run(TlAlignConfig())
-
-
-@recipe
-def seitpp_tl_align_cpu() -> Run:
-    """`seitpp_cpu`, mixtures through TokenAdapt among them, with TL-Align.
-
-    `tilework train seitpp_tl_align_cpu --adapter adapt/token_adapt --data STORE --val STORE --out RUN`
-    Paper: none, `seitpp_vit_s_tl_align` in miniature. Measured here: not measured.
-    """
-    return replace(seitpp_cpu(), objective=TlAlignConfig())
+PLAIN = (TokenEda, EmbeddingNoise)  # left out of small forms: crops and boxes only
+on_tokens = add_small(seit_s, "token_tl_align_cpu", "model.pool=class", without=PLAIN,
+                      method="CutMix + TL-Align on tokens", measured=MEASURED({"top1": 46.8}))
+for name, method, rule, found in (
+    ("token_cutmix_cpu", "CutMix on tokens", AREA, MEASURED({"top1": 46.9})),
+    ("token_trans_mix_cpu", "CutMix + TransMix on tokens", TRANS_MIX, None),
+):
+    align(name, method, "small ViT", replace(run_in(on_tokens), objective=rule), size="cpu", measured=found)
+add_small(seit_b, "", "model.pool=class", without=PLAIN)
+add_small(seitpp_s, "seitpp_tl_align_cpu", *PATCHES, mixed=0.5)
+small_lv_row(labels_s, "", *SMALL_LV)
+# fmt: on
