@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.augment import CentreCrop, Step, apply_all
+from tilework.augment import AnyStep, CentreCrop, apply_all
 from tilework.core.batch import Mix
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
@@ -45,7 +45,7 @@ class Explained:
     name: str
     model: Model
     source: Source
-    steps: tuple[Step[Any], ...]
+    steps: tuple[AnyStep, ...]
     classes: tuple[str, ...]
     crop: tuple[int, int] | None  # of the evaluation pipeline
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tilework.augment import Augment, CentreCrop, Embed, Normalise, Step, apply_all, build_all, output_shape
+from tilework.augment import AnyStep, Augment, CentreCrop, Embed, Normalise, apply_all, build_all, output_shape
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import new_directory, write, write_json
@@ -87,7 +87,7 @@ def stem_views(
     return rows
 
 
-Parts = tuple[Stem, Source, Source, tuple[tuple[Step[Any], ...], tuple[Step[Any], ...]]]
+Parts = tuple[Stem, Source, Source, tuple[tuple[AnyStep, ...], tuple[AnyStep, ...]]]
 
 
 def _random(
@@ -125,7 +125,7 @@ def _of_run(trained: Trained, data: Place, val: Place, samples: int, device: tor
 
 @torch.no_grad()
 def _layouts(
-    title: str, stem: MotoStem, source: Source, steps: Sequence[Step[Any]], count: int, device: torch.device
+    title: str, stem: MotoStem, source: Source, steps: Sequence[AnyStep], count: int, device: torch.device
 ) -> dict[str, np.ndarray]:
     """Pictures above the entity of each place."""
     index = np.linspace(0, len(source) - 1, min(count, len(source))).astype(np.int64)

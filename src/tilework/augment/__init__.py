@@ -1,6 +1,6 @@
 """Augmentations: parameters are sampled per sample, then applied by a pure function, batched on the device."""
 
-from tilework.augment.augment import Augment, Step, apply_all, build_all, output_shape
+from tilework.augment.augment import AnyStep, Augment, Step, apply_all, build_all, output_shape
 from tilework.augment.block_mix import BlockMix
 from tilework.augment.color_adapt import TokenColour
 from tilework.augment.crop import CentreCrop, RandomResizedCrop
@@ -21,6 +21,7 @@ from tilework.augment.token_geometry import CodeCut, TokenGeometry
 from tilework.augment.two_views import TwoViews
 
 __all__ = [
+    "AnyStep",
     "Augment",
     "BlockMix",
     "CentreCrop",

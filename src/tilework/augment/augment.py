@@ -34,6 +34,9 @@ class Step(Generic[P]):
         raise NotImplementedError
 
 
+AnyStep = Step[Any]
+
+
 @dataclass(frozen=True)
 class Augment:
     """Settings of a step; the name picks it."""
@@ -44,7 +47,12 @@ class Augment:
     mirrors: ClassVar[bool] = False  # turns positions around, but not what lies inside them
     dense: ClassVar[bool] = False  # draws a number per element, from torch's generator, which the step seeds
 
-    def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> Step[Any]:
+    @property
+    def name(self) -> str:
+        """Under which it is registered."""
+        return self.choices.name_of(type(self))
+
+    def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> AnyStep:
         """The step for the codes of a data set; codebook: None for pixels."""
         raise NotImplementedError
 
@@ -72,22 +80,23 @@ class Stateless(Augment, Step[P]):
 
 def need_vectors(codebook: Codebook | None, augment: Augment) -> Codebook:
     """The codebook, refused where there is none or its vectors are not known."""
-    name = Augment.choices.name_of(type(augment))
     if codebook is None:
-        raise ConfigError(f"augmentation '{name}' needs a codebook", "train on a token store")
-    if not codebook.code_dim:
-        raise ConfigError(f"augmentation '{name}' needs code vectors", "convert the store again with --codebook")
+        raise ConfigError(f"augmentation '{augment.name}' needs a codebook", "train on a token store")
+    if not codebook.vectors.shape[1]:
+        raise ConfigError(
+            f"augmentation '{augment.name}' needs code vectors", "convert the store again with --codebook"
+        )
     return codebook
 
 
 def build_all(
     augments: Sequence[Augment], codebook: Codebook | None = None, device: torch.device = CPU
-) -> tuple[Step[Any], ...]:
+) -> tuple[AnyStep, ...]:
     """The steps of a list of settings."""
     return tuple(augment.build(codebook, device) for augment in augments)
 
 
-def apply_all(steps: Sequence[Step[Any]], batch: Batch, draws: Draws) -> Batch:
+def apply_all(steps: Sequence[AnyStep], batch: Batch, draws: Draws) -> Batch:
     """Run a list of steps."""
     for step in steps:
         batch = step.apply(batch, step.sample(draws, batch))
@@ -96,18 +105,18 @@ def apply_all(steps: Sequence[Step[Any]], batch: Batch, draws: Draws) -> Batch:
 
 def output_shape(augments: Sequence[Augment], shape: Shape) -> Shape:
     """What samples look like after a list of augmentations; refuses one that does not fit the data or the list."""
-    start = shape
+    start, sequence = shape, shape.is_sequence
     for augment in augments:
-        name = Augment.choices.name_of(type(augment))
         if shape.stage not in augment.stages:
             needs = " or ".join(augment.stages)
             hint = "give other data or another recipe" if shape.stage == start.stage else "change the order of the list"
-            raise ConfigError(f"augmentation '{name}' takes {needs} but gets {shape.stage}", hint)
+            raise ConfigError(f"augmentation '{augment.name}' takes {needs} but gets {shape.stage}", hint)
         if start.stage == "stacks" and augment.mirrors:
-            what = f"augmentation '{name}' mirrors positions, and the codes inside them have sides too"
+            what = f"augmentation '{augment.name}' mirrors positions, and the codes inside them have sides too"
             raise ConfigError(what, "use 'dct_flip', before 'embed'")
-        if start.is_sequence and augment.needs_grid():
-            what = f"augmentation '{name}' moves or cuts parts of the image, but a sequence of {start.grid[1]} codes"
-            raise ConfigError(f"{what} has no positions in it", "use a recipe without it, such as sequence_cpu")
+        if sequence and augment.needs_grid():
+            what = f"augmentation '{augment.name}' works on positions in the image"
+            hint = "use a recipe without it, such as sequence_cpu"
+            raise ConfigError(f"{what}, and a sequence of {start.grid[1]} codes has none", hint)
         shape = augment.output(shape)
     return shape

@@ -6,12 +6,11 @@ B batch | C channels | H, W grid
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from tilework.augment.augment import CPU, Augment, Step, apply_all, build_all, output_shape
+from tilework.augment.augment import CPU, AnyStep, Augment, Step, apply_all, build_all, output_shape
 from tilework.core.batch import Batch, Mix, Shape
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
@@ -67,7 +66,7 @@ class TwoViews(Augment):
 class ViewTwice(Step[tuple[Draws, Draws]]):
     """A list of steps run twice."""
 
-    steps: tuple[Step[Any], ...]
+    steps: tuple[AnyStep, ...]
 
     def sample(self, draws: Draws, batch: Batch) -> tuple[Draws, Draws]:
         """Independent draws for each view."""

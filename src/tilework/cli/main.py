@@ -13,6 +13,7 @@ from importlib import import_module
 from types import FrameType
 
 from tilework.core.errors import EXIT_CODES, ConfigError, Stopped, TileworkError
+from tilework.core.methods import import_methods
 from tilework.core.registry import nearest
 from tilework.version import __version__
 
@@ -151,6 +152,7 @@ def _run(args: list[str]) -> None:
         _check_output(rest)
         import tyro
 
+        import_methods()
         module, function, _ = COMMANDS[name]
         call = getattr(import_module(f"tilework.cli.{module}"), function)
         tyro.cli(call, prog=f"tilework {name}", args=rest, config=(tyro.conf.FlagCreatePairsOff,))

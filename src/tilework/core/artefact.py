@@ -50,6 +50,8 @@ def give(config: C, paths: Mapping[str, Path], strict: bool = True) -> C:
 
     strict: refuse one that no part declares.
     """
+    if not paths:
+        return config
     if strict:
         known = declared(config)
         for kind in paths:

@@ -26,6 +26,7 @@ class TokenSource:
         if classes is not None and classes != store.classes:
             raise InputError(f"{store.path} has other classes than training", "tokenize it like the training store")
         self.codebook: Codebook | None = store.codebook
+        self._count = len(store) * store.views
         self._labels = store.column("label")  # of each image
 
     @property
@@ -34,7 +35,7 @@ class TokenSource:
         return np.repeat(self._labels, self.store.views)
 
     def __len__(self) -> int:
-        return len(self.store) * self.store.views
+        return self._count
 
     def batch(self, index: np.ndarray) -> Batch:
         """x: (B, H, W) int32, or (B, C, H, W) where a place has several codes."""

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import cpu_count
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tilework.augment import Step, apply_all
+from tilework.augment import AnyStep, apply_all
 from tilework.core.batch import Batch, Target
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.memory import keep_freed_memory
@@ -32,7 +31,7 @@ class Annotator:
     """A classifier of pixels, what its input must go through, and its class for each of the data's."""
 
     model: Model
-    steps: tuple[Step[Any], ...]
+    steps: tuple[AnyStep, ...]
     classes: tuple[int, ...]  # its number of each class of the data
     size: int  # pixels of the square it sees
     top: int  # classes kept for each location

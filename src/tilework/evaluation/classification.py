@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tilework.augment import Step
+from tilework.augment import AnyStep
 from tilework.core.batch import Batch
 from tilework.core.distributed import World
 from tilework.data import Source
@@ -82,7 +82,7 @@ class Classified(Evaluator[Output]):
 
 
 def classify(
-    model: nn.Module, source: Source, steps: Sequence[Step[Any]], device: torch.device, batch: int = 256
+    model: nn.Module, source: Source, steps: Sequence[AnyStep], device: torch.device, batch: int = 256
 ) -> Classification:
     """Run a classifier over a data set, in order."""
     model.to(device).eval()

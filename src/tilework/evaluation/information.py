@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.augment import Step, apply_all
+from tilework.augment import AnyStep, apply_all
 from tilework.core.batch import Batch
 from tilework.core.distributed import World
 from tilework.core.rng import Draws
@@ -45,7 +44,7 @@ def information(
     stem: Stem,
     train: Source,
     val: Source,
-    steps: tuple[Sequence[Step[Any]], Sequence[Step[Any]]],
+    steps: tuple[Sequence[AnyStep], Sequence[AnyStep]],
     device: torch.device,
     epochs: int = 10,
     batch: int = 64,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 
-from tilework.augment import Step, apply_all
+from tilework.augment import AnyStep, apply_all
 from tilework.core.batch import Batch
 from tilework.core.distributed import World
 from tilework.core.errors import ConfigError
@@ -23,7 +23,7 @@ T = TypeVar("T")
 def evaluate(
     ask: Callable[[Batch], T],
     source: Source,
-    steps: Sequence[Step[Any]],
+    steps: Sequence[AnyStep],
     evaluators: Sequence[Evaluator[T]],
     world: World,
     batch: int = 256,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from torch import nn
 
-from tilework.augment import Step
+from tilework.augment import AnyStep
 from tilework.core.distributed import World
 from tilework.data import Source
 from tilework.evaluation.accuracy import Accuracy
@@ -26,7 +25,7 @@ def validate(
     objective: Objective,
     model: nn.Module,
     source: Source,
-    steps: Sequence[Step[Any]],
+    steps: Sequence[AnyStep],
     world: World,
     batch: int = 256,
 ) -> dict[str, float]:

@@ -10,7 +10,7 @@ from torch import nn
 from tilework.augment import output_shape
 from tilework.core.artefact import declared, given
 from tilework.core.batch import Shape
-from tilework.core.codebook import Codebook
+from tilework.core.codebook import Codebook, same_codes
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.place import Place, Url, is_store
 from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
@@ -88,9 +88,8 @@ def validation_source(run: Run, data: Place, classes: tuple[str, ...], quiet: bo
     return source
 
 
-def data_spec(run: Run, source: Source) -> DataSpec:
-    """What the model gets of a data set after the evaluation pipeline."""
-    shape = output_shape(run.model_input, shape_of(source))
+def data_spec(source: Source, shape: Shape) -> DataSpec:
+    """What a run expects of its data. shape: of samples after the evaluation pipeline."""
     if shape.stage in ("ids", "stacks"):
         raise ConfigError("the evaluation pipeline ends in codes", "add 'embed' to run.evaluation")
     digest = "" if source.codebook is None else source.codebook.digest
@@ -120,9 +119,9 @@ def check_data(
     run: Run, source: Source, validation: Source | None, data: Place, val: Place | None
 ) -> tuple[DataSpec, Network]:
     """Refuse data that do not fit a run or each other; returns what the data are like and a fresh network."""
-    run.objective.check(source.classes, run.fit.total_steps(len(source)))
-    _check_kind(run, shape_of(source), data)
-    trained = output_shape((*run.augment, *run.objective.preprocess()), shape_of(source))
+    count, shape, preprocess = len(source), shape_of(source), run.objective.preprocess()
+    run.objective.check(source.classes, run.fit.total_steps(count))
+    _check_kind(run, shape, data)
     if source.stage != "pixels" and run.codes not in (None, source.grid):
         made, found = (f"{grid[0]}x{grid[1]}" for grid in (run.codes, source.grid))
         raise ConfigError(
@@ -131,19 +130,22 @@ def check_data(
         )
     if validation is not None and (validation.stage, validation.grid) != (source.stage, source.grid):
         raise InputError(f"{val} is not of the same kind as {data}", "use two stores, or two folders, alike")
-    spec = data_spec(run, source)
-    model = build_model(run, spec)
-    _check_end(trained, model)
-    _check_end(output_shape(run.model_input, shape_of(source)), model)
-    if validation is not None and data_spec(run, validation).codebook != spec.codebook:
+    if validation is not None and not same_codes(source.codebook, validation.codebook):
         raise InputError(f"{val} has another codebook than {data}", f"tokenize it like that one: --like {data}")
-    if (trained.channels, trained.grid) != (spec.channels, spec.grid):
-        found, wanted = (f"{s.channels} channels on {s.grid[0]}x{s.grid[1]}" for s in (trained, spec))
+    trained, evaluated = (output_shape((*part, *preprocess), shape) for part in (run.augment, run.evaluation))
+    spec = data_spec(source, evaluated)
+    model = build_model(run, spec)
+    for end in (trained, evaluated):
+        if end.stage != model.takes:
+            what = f"the augmentations end in {end.stage} but the model takes {model.takes}"
+            raise ConfigError(what, "add 'embed' or change stem")
+    if (trained.channels, trained.grid) != (evaluated.channels, evaluated.grid):
+        found, wanted = (f"{s.channels} channels on {s.grid[0]}x{s.grid[1]}" for s in (trained, evaluated))
         raise ConfigError(f"training ends in {found}, evaluation in {wanted}", "change the crops of both")
     if run.fit.ema and run.objective.learns_table:
         raise ConfigError("learnt code vectors are not averaged with the weights", "set fit.ema=0")
-    if len(source) < run.fit.batch:
-        raise ConfigError(f"{len(source)} samples do not fill a batch of {run.fit.batch}", "lower fit.batch")
+    if count < run.fit.batch:
+        raise ConfigError(f"{count} samples do not fill a batch of {run.fit.batch}", "lower fit.batch")
     return spec, model
 
 
@@ -159,9 +161,3 @@ def _check_kind(run: Run, shape: Shape, data: Place) -> None:
         raise ConfigError(
             f"the recipe trains on images, but {data} is a token store", "give a folder, or use a recipe for tokens"
         )
-
-
-def _check_end(shape: Shape, model: Network) -> None:
-    if shape.stage != model.takes:
-        what = f"the augmentations end in {shape.stage} but the model takes {model.takes}"
-        raise ConfigError(what, "add 'embed' or change stem")

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from tilework.augment import Augment, Step, apply_all, build_all, output_shape
+from tilework.augment import AnyStep, Augment, apply_all, build_all, output_shape
 from tilework.core.batch import Batch, Shape, Stage, Target
 from tilework.core.codebook import FILE as CODEBOOK
 from tilework.core.codebook import Codebook
@@ -80,7 +80,7 @@ class Exported:
     stage: Stage
     grid: tuple[int, int]
     size: tuple[int, int]
-    steps: tuple[Step[Any], ...]  # from raw input to what the model takes
+    steps: tuple[AnyStep, ...]  # from raw input to what the model takes
     codebook: Codebook | None = None
 
     @torch.inference_mode()
@@ -95,7 +95,7 @@ class Exported:
 class _Whole(nn.Module):
     """The evaluation pipeline and the network in one, from raw input to logits."""
 
-    def __init__(self, model: nn.Module, steps: Sequence[Step[Any]]) -> None:
+    def __init__(self, model: nn.Module, steps: Sequence[AnyStep]) -> None:
         super().__init__()
         self.model = model
         self.steps = tuple(steps)

@@ -7,13 +7,12 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from tilework.augment import Step, apply_all, build_all
+from tilework.augment import AnyStep, apply_all, build_all
 from tilework.core.config import Plain
 from tilework.core.distributed import World, world
 from tilework.core.files import locked, write, write_json
@@ -50,8 +49,9 @@ def prepare(
     start: Path | None = None,
 ) -> Job:
     """Check everything that can be checked before the first step, and put the job together."""
-    directory, quiet_here = RunDirectory(out), quiet or not place.leads
-    if place.leads:
+    directory, leads = RunDirectory(out), place.leads
+    quiet_here = quiet or not leads
+    if leads:
         directory.claim(run, start)
     task, columns = run.objective.task, find_columns(run, data)
     begin = None if start is None else Start.read(start)
@@ -64,7 +64,7 @@ def prepare(
     codebook = source.codebook if begin is None else begin.codebook_for(source.codebook)
     objective = build_objective(run, model, codebook)
     steps, evaluation = (build_all(part, codebook, place.device) for part in (run.augment, run.evaluation))
-    if place.leads:
+    if leads:
         directory.write(run, spec, codebook, {"train": data, "val": val}, start)
         broken = [asdict(b) for s in (whole, validation) if isinstance(s, ImageSource) for b in s.broken]
         if broken:
@@ -77,13 +77,13 @@ def prepare(
             return validate(task, objective, judged, validation, evaluation, place, min(256, run.fit.batch))
 
     job = Job(objective, source, steps, run.fit, out, place, evaluate, title, quiet)
-    if run.fit.picture_every and place.leads:
+    if run.fit.picture_every and leads:
         job.after_step = _draw_some(run, objective, validation or source, evaluation, out, place)
     return job
 
 
 def _draw_some(
-    run: Run, objective: Objective, source: Source, evaluation: tuple[Step[Any], ...], out: Path, place: World
+    run: Run, objective: Objective, source: Source, evaluation: tuple[AnyStep, ...], out: Path, place: World
 ) -> Callable[[int], None]:
     """Pictures of a few samples every so often, in OUT/pictures."""
     index = np.linspace(0, len(source) - 1, min(10, len(source))).astype(np.int64)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
-from tilework.augment import Step, build_all, output_shape
+from tilework.augment import AnyStep, build_all, output_shape
 from tilework.core.codebook import Codebook
 from tilework.core.distributed import World, pick_device
 from tilework.core.errors import InputError
@@ -34,7 +34,7 @@ class OnData:
     """A data set as a trained run takes it."""
 
     source: Source
-    steps: tuple[Step[Any], ...]  # from a sample to what the model takes
+    steps: tuple[AnyStep, ...]  # from a sample to what the model takes
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Trained:
             raise InputError(f"{self.path} trained no classifier", "give a classifier's run, or use 'tilework probe'")
         return self.network
 
-    def steps(self, device: torch.device) -> tuple[Step[Any], ...]:
+    def steps(self, device: torch.device) -> tuple[AnyStep, ...]:
         """From a sample to what the model takes, with the codes of the run."""
         return build_all(self.run.model_input, self.codebook, device)
 

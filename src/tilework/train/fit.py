@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from tilework.augment import Step, apply_all
+from tilework.augment import AnyStep, apply_all
 from tilework.core.batch import Batch
 from tilework.core.distributed import World
 from tilework.core.errors import ConfigError, Stopped, TrainingError
@@ -40,7 +40,7 @@ class Job:
 
     objective: Objective
     source: Source
-    augment: Sequence[Step[Any]]
+    augment: Sequence[AnyStep]
     config: FitConfig
     out: Path
     world: World

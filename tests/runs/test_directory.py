@@ -1,0 +1,145 @@
+"""Run directories: those of released versions resume, other settings and other kinds of directories are refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from small_data import write_images, write_store
+from tilework.augment import Embed, Flip, RandomResizedCrop
+from tilework.augment.scale import Scale
+from tilework.core.config import read_yaml, to_yaml
+from tilework.core.errors import DamageError, InputError, OutputError
+from tilework.layers.stems import TokenStemConfig
+from tilework.models import VitConfig
+from tilework.objectives import ClassifyConfig, ReconstructConfig
+from tilework.runs import Run, Trained, evaluate_run, train
+from tilework.runs.directory import DATA, OTHERS, SETTINGS, VERSION, RunDirectory
+from tilework.tokenizers import VitVqConfig
+from tilework.train import FitConfig, OptimConfig
+
+RELEASED = Path(__file__).with_name("released")  # each half way through a run: two of four steps
+NAMES = sorted(path.name for path in RELEASED.iterdir() if path.is_dir())
+FIT = FitConfig(epochs=0, steps=4, batch=12, save_every=2, log_every=1, keep=2, optim=OptimConfig(lr=2e-3, clip=1.0))
+TOKEN = Run(
+    model=VitConfig(width=8, depth=1, heads=2, stem=TokenStemConfig()),
+    objective=ClassifyConfig(),
+    augment=(Embed(), RandomResizedCrop(size=(8, 8))),
+    evaluation=(Embed(),),
+    fit=FIT,
+)
+TOKENIZER = Run(
+    model=VitVqConfig(patch=4, codes=8, code_dim=4, width=8, depth=1, heads=2),
+    objective=ReconstructConfig(warm_steps=1),
+    augment=(Scale(), Flip()),
+    evaluation=(Scale(),),
+    size=(16, 16),
+    fit=FIT,
+)
+
+
+def data_of(name: str, root: Path) -> tuple[Run, Path, Path]:
+    """What a released run was trained on, made anew."""
+    if name.startswith("tokenizer"):
+        images = write_images(root / "images", classes=2, count=6, side=16)
+        return TOKENIZER, images, images
+    return TOKEN, write_store(root / "train.tok"), write_store(root / "val.tok", count=18, seed=1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_of_a_released_version_resumes_to_its_figures(name: str, tmp_path: Path) -> None:
+    """The oracle is what the version that began the run measured at its end (NAME.json)."""
+    run, data, val = data_of(name, tmp_path)
+    shutil.copytree(RELEASED / name, tmp_path / "run")
+    begun = RunDirectory.find(tmp_path / "run")
+    assert begun.settings() == run
+    assert begun.data().stage == ("pixels" if name.startswith("tokenizer") else "ids")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        train(run, data, val, tmp_path / "run", "cpu", quiet=True)
+    finally:
+        torch.set_num_threads(threads)
+    found = json.loads((tmp_path / "run/results.json").read_text())
+    assert found == pytest.approx(json.loads((RELEASED / f"{name}.json").read_text()), rel=1e-4)
+    steps = [line["step"] for line in RunDirectory(tmp_path / "run").log() if "loss" in line]
+    assert steps == [1, 2, 3, 4], "nothing was trained twice"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    train(TOKEN, write_store(tmp_path / "train.tok"), None, tmp_path / "run", "cpu", quiet=True)
+    return tmp_path
+
+
+def test_a_key_with_its_default_may_be_missing(made: Path) -> None:
+    plain = read_yaml(made / "run" / SETTINGS)
+    del plain["fit"]["patience"], plain["samples"], plain["model"]["entities"]
+    (made / "run" / SETTINGS).write_text(to_yaml(plain))
+    train(TOKEN, made / "train.tok", None, made / "run", "cpu", quiet=True)
+    assert RunDirectory(made / "run").settings() == TOKEN
+
+
+def test_another_setting_is_named(made: Path) -> None:
+    other = replace(TOKEN, fit=replace(FIT, batch=24))
+    with pytest.raises(OutputError, match=r"run holds another run: fit\.batch is 12 there and 24 here: choose another"):
+        train(other, made / "train.tok", None, made / "run", "cpu", quiet=True)
+    shorter = replace(TOKEN, augment=(Embed(),))
+    with pytest.raises(OutputError, match=r"holds another run: augment is"):
+        train(shorter, made / "train.tok", None, made / "run", "cpu", quiet=True)
+
+
+def test_settings_of_another_version_are_refused_in_one_line(made: Path) -> None:
+    plain = read_yaml(made / "run" / SETTINGS)
+    (made / "run" / SETTINGS).write_text(to_yaml({**plain, "warp_drive": True}))
+    for use in (
+        lambda: evaluate_run(made / "run", made / "train.tok"),
+        lambda: Trained.open(made / "run"),
+        lambda: train(TOKEN, made / "train.tok", None, made / "run", "cpu", quiet=True),
+    ):
+        with pytest.raises(DamageError, match=r"run\.yaml are damaged or of another version: .*warp_drive"):
+            use()
+
+
+@pytest.mark.parametrize("version", [VERSION + 1, "two"])
+def test_a_newer_directory_is_refused(made: Path, version: object) -> None:
+    plain = json.loads((made / "run" / DATA).read_text())
+    assert plain["version"] == VERSION
+    (made / "run" / DATA).write_text(json.dumps({**plain, "version": version}))
+    with pytest.raises(DamageError, match=f"is a run of version {version}, this software reads {VERSION}"):
+        evaluate_run(made / "run", made / "train.tok")
+
+
+def test_half_written_directories_are_refused(made: Path) -> None:
+    shutil.copytree(made / "run", made / "young", ignore=shutil.ignore_patterns("checkpoints", "results.json"))
+    with pytest.raises(InputError, match="young has no checkpoint yet"):
+        Trained.open(made / "young")
+    (made / "young" / DATA).unlink()
+    with pytest.raises(InputError, match="young was not started to the end: run the same 'tilework train' again"):
+        Trained.open(made / "young")
+    (made / "run" / DATA).write_text("{}")
+    with pytest.raises(DamageError, match=r"data\.json is malformed"):
+        Trained.open(made / "run")
+    (made / "run" / DATA).write_text("[]")
+    with pytest.raises(DamageError, match=r"data\.json is not JSON"):
+        Trained.open(made / "run")
+
+
+@pytest.mark.parametrize("file", OTHERS)
+def test_directories_of_another_kind_are_named(file: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(InputError, match=f"is {OTHERS[file]}, not a run: give a directory that 'tilework train' wrote"):
+        Trained.open(tmp_path)
+    with pytest.raises(InputError, match="no run in"):
+        Trained.open(tmp_path / "nowhere")
+
+
+def test_a_chain_that_has_not_begun(tmp_path: Path) -> None:
+    (tmp_path / "chain.yaml").write_text("links: []")
+    with pytest.raises(InputError, match="has not begun"):
+        Trained.open(tmp_path)
