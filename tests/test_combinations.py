@@ -11,6 +11,7 @@ import torch
 from small_models import small
 from tilework.augment import PatchCutMix, apply_all
 from tilework.core.batch import Batch, Target
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.layers.stem_moto import MotoStemConfig
@@ -32,7 +33,7 @@ def test_every_network_with_everything(name: str, place: str, stage: str) -> Non
         config = replace(config, stem=MotoStemConfig(config.stem, place=place))
     channels, side = (3, 64) if stage == "pixels" else (CHANNELS, 8)
     model = config.build(channels, (side, side), 5)
-    codebook = None if stage == "pixels" else torch.randn(CODES, CHANNELS)
+    codebook = None if stage == "pixels" else Codebook.of(torch.randn(CODES, CHANNELS))
     objective = Combined(
         TlAlignConfig().build(model), {"token_prop": (0.001, TokenPropConfig().build(model, codebook))}
     )

@@ -71,4 +71,7 @@ def test_a_method_that_cannot_be_imported_is_named(
     with pytest.raises(SystemExit) as end:
         main(["recipes"])
     said = capsys.readouterr().err
-    assert (end.value.code, "the method 'nowhere.at_all' cannot be imported: correct TILEWORK_METHODS" in said) == (4, True)
+    assert (end.value.code, "the method 'nowhere.at_all' cannot be imported: correct TILEWORK_METHODS" in said) == (
+        4,
+        True,
+    )

@@ -107,7 +107,7 @@ def test_refusals(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "v"
     with pytest.raises(ConfigError, match="--tokenizer"):
         align_views(made / "codes", made / "x.tok", out)
-    with pytest.raises(InputError, match="takes pixels"):
+    with pytest.raises(InputError, match="was trained on images"):
         align_views(made / "pixels", made / "x.tok", out)
     for count in (1, 99):
         with pytest.raises(ConfigError, match=f"{count} mixtures"):

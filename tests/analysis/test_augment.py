@@ -81,7 +81,7 @@ def test_refusals_leave_nothing(made: Path, tmp_path: Path) -> None:
         augment_views(store, tokenizer, adapter, out, count=99)
     with pytest.raises(InputError, match="no TokenAdapt"):
         augment_views(store, tokenizer, made / "run", out)
-    with pytest.raises(InputError, match="no classifier of such codes"):
+    with pytest.raises(InputError, match="was trained on images"):
         augment_views(store, tokenizer, adapter, out, [made / "pixels"])
     with pytest.raises(InputError, match="no classifier of pixels"):
         augment_views(store, tokenizer, adapter, out, [made / "run"], (made / "run", made / "images"))

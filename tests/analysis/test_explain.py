@@ -60,7 +60,7 @@ def test_refusals(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "w.png"
     with pytest.raises(ConfigError, match="--tokenizer"):
         explain([made / "codes"], [made / "x.tok"], out)
-    with pytest.raises(InputError, match="takes pixels"):
+    with pytest.raises(InputError, match="was trained on images"):
         explain([made / "pixels"], [made / "x.tok"], out)
     with pytest.raises(ConfigError, match="no run to explain"):
         explain([], [made / "images"], out)

@@ -77,7 +77,7 @@ def test_validation_data_without_the_column_are_refused(tmp_path: Path) -> None:
     write_maps(tmp_path / "maps", CARD, ImageFolder.open(images).keys, [records(np.full(24, 0.6))])
     steps, pixels = (Normalise(),), replace(TOKENS, stem=PatchStemConfig(8))
     run = replace(RUN, model=pixels, augment=steps, evaluation=steps, size=(32, 32), maps=str(tmp_path / "maps"))
-    with pytest.raises(ConfigError, match="has no column 'label_map', which validation needs"):
+    with pytest.raises(ConfigError, match="the objective needs label maps of"):
         train(run, images, images, tmp_path / "run", "cpu", quiet=True)
 
 

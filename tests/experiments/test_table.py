@@ -25,7 +25,7 @@ from tilework.layers.stems import TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, ClassifyScoredConfig, MaskedConfig, Task
 from tilework.recipes import Recipe, recipes
-from tilework.runs import Chain, Link, Run, train
+from tilework.runs import Artefacts, Chain, Link, Run, train
 from tilework.train import FitConfig
 
 
@@ -143,8 +143,8 @@ def test_settings_of_all_reach_the_last_link_of_a_chain(data: Path, tmp_path: Pa
 
 
 def test_tools_go_where_they_are_used(data: Path, tmp_path: Path) -> None:
-    tools = {"tokenizer": tmp_path / "t", "adapter": tmp_path / "a"}
-    job = table(data, tmp_path / "out", "tiny_first", "tiny_adapted", **tools)
+    given = Artefacts(tokenizer=tmp_path / "t", adapter=tmp_path / "a")
+    job = table(data, tmp_path / "out", "tiny_first", "tiny_adapted", artefacts=given)
     plain, adapted = (job._row(line).run for line in job.lines)
     assert plain == tiny_first()
     assert adapted.augment[0].adapter == str(tmp_path / "a")  # type: ignore[union-attr]
@@ -183,10 +183,8 @@ def test_rows_without_classes_are_refused(data: Path, tmp_path: Path) -> None:
 def test_rows_are_judged_by_the_figure_of_their_task(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tiny_scored() -> Run:
-        return replace(tiny_first(), objective=ClassifyScoredConfig(samples=48))
-
-    monkeypatch.setitem(recipes._entries, "tiny_scored", tiny_scored)
+    scored = replace(tiny_first(), objective=ClassifyScoredConfig(samples=48))
+    monkeypatch.setitem(recipes._entries, "tiny_scored", Recipe("tiny_scored", "test", "tiny", scored))
     monkeypatch.setattr(ClassifyScoredConfig, "task", Task(metric="top5"))
     monkeypatch.setitem(validation.BY_METRIC, "top5", lambda source: Accuracy())
     with pytest.raises(ConfigError, match="row 'tiny_scored' is judged by top5, row 'tiny_first' by top1"):
@@ -314,8 +312,9 @@ def test_another_table_in_the_same_place_is_refused(data: Path, tmp_path: Path, 
     trained()
     for changes in (
         {"settings": ("fit.steps=3",)},
-        {"adapter": tmp_path / "adapter"},
-        {"tokenizer": tmp_path / "tokenizer"},
+        {"artefacts": Artefacts(adapter=tmp_path / "adapter")},
+        {"artefacts": Artefacts(tokenizer=tmp_path / "tokenizer")},
+        {"artefacts": Artefacts(maps=tmp_path / "maps")},
     ):
         with pytest.raises(OutputError, match="out holds another table"):
             table(data, out, "a: tiny_first", **changes).run()

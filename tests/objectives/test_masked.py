@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tilework.core.batch import Batch, Target
+from tilework.core.codebook import Codebook
 from tilework.core.config import decode
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.rng import Draws
@@ -47,7 +48,7 @@ def objective(codebook: Tensor | None = None, model: nn.Module | None = None, **
     """A small one whose vectors, biases and masks are all far from zero."""
     config = MaskedConfig(**{"width": 16, "depth": 1, "heads": 2, **settings})
     torch.manual_seed(1)
-    one = config.build(model or encoder(), noise(CODES, DIM) if codebook is None else codebook)
+    one = config.build(model or encoder(), Codebook.of(noise(CODES, DIM) if codebook is None else codebook))
     with torch.no_grad():
         one.bias.normal_()
         for parameter in (one.hidden_code, one.decoder.mask):
@@ -208,7 +209,7 @@ def test_the_places_of_predictions_are_those_of_the_codes() -> None:
     wanted = (places + torch.tensor([0.0, 1.0, -1.0, 0.5, 0.0])).softmax(-1)  # (8, 4, K)
     torch.manual_seed(2)
     config = MaskedConfig(ratio=(1.0, 1.0), smoothing=0.0, width=16, depth=1, heads=2)
-    one = config.build(encoder(), noise(codes, DIM))
+    one = config.build(encoder(), Codebook.of(noise(codes, DIM)))
     optimiser, order = torch.optim.Adam(one.parameters(), 1e-2, fused=True), torch.arange(PATCHES)[None]
     generator = torch.Generator().manual_seed(0)
     drawn = torch.multinomial(wanted.view(-1, codes), count * steps, replacement=True, generator=generator)  # (32, n)
@@ -476,9 +477,9 @@ def test_networks_without_single_patches_are_refused() -> None:
 
 
 def test_code_vectors_are_needed() -> None:
-    with pytest.raises(ConfigError, match="needs a codebook"):
+    with pytest.raises(ConfigError, match="needs code vectors"):
         MaskedConfig().build(encoder())
-    with pytest.raises(ConfigError, match="no code vectors"):
+    with pytest.raises(ConfigError, match="needs code vectors"):
         objective(torch.zeros(CODES, 0))
 
 
@@ -574,7 +575,7 @@ def test_tokenizers_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(("grid", "patch"), [((4, 4), 2), ((6, 6), 2), ((16, 16), 4), ((4, 8), 2), ((8, 8), 1)])
 def test_patches_of_every_size_are_found(grid: tuple[int, int], patch: int) -> None:
     model = VitConfig(width=8, depth=1, heads=2, stem=TokenPatchStemConfig(patch)).build(3, grid, 0)
-    one = MaskedConfig(width=8, depth=1, heads=2).build(model, torch.randn(5, 3))
+    one = MaskedConfig(width=8, depth=1, heads=2).build(model, Codebook.of(torch.randn(5, 3)))
     assert one.patch == patch
 
 

@@ -23,7 +23,7 @@ from tilework.train import FitConfig
 
 VIT = VitConfig(width=16, depth=1, heads=2, stem=PatchStemConfig(8))
 SMALL = MocoConfig(hidden=32, outputs=8)
-VIEWS = TwoViews((RandomResizedCrop((32, 32)), Flip()))
+VIEWS = TwoViews((RandomResizedCrop((32, 32)), Flip())).build()
 
 
 def batch() -> Batch:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.core.batch import Batch, Target
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.layers.pixel_decoder import PixelDecoder
@@ -72,7 +73,7 @@ def test_loss_is_the_mean_over_the_image_at_the_size_of_the_decoder(kind: str) -
 def test_code_maps_are_restored_on_their_own_grid() -> None:
     torch.manual_seed(0)
     model = replace(VIT, stem=TokenStemConfig()).build(5, (14, 14), 4)
-    objective = TokenPropConfig().build(model, torch.randn(11, 5))
+    objective = TokenPropConfig().build(model, Codebook.of(torch.randn(11, 5)))
     x = torch.randn(2, 5, 14, 14)
     decoded, wanted = objective.compared(model.patch_embed(x), x)
     assert decoded.shape == (2, 5, 14, 14)
@@ -141,7 +142,7 @@ def test_losses_without_their_network_or_on_codes_are_refused() -> None:
     with pytest.raises(ConfigError, match="needs a network"):
         TokenPropConfig(kind="contextual").build(model)
     with pytest.raises(ConfigError, match="compares images, not codes"):
-        TokenPropConfig(kind="perceptual", perceptual_weights="x").build(model, torch.randn(11, 3))
+        TokenPropConfig(kind="perceptual", perceptual_weights="x").build(model, Codebook.of(torch.randn(11, 3)))
 
 
 def test_a_run_with_it_leaves_the_model_as_it_was_without(images: Path, tmp_path: Path) -> None:

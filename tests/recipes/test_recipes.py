@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from small_data import write_images, write_store
+from small_data import CODE_DIM, write_images, write_store
 from tilework.augment import CentreCrop, Embed, Flip, Normalise, RandomResizedCrop, TokenCrop, apply_all
 from tilework.augment.adapter import save_adapter
+from tilework.core.batch import Shape
 from tilework.core.config import decode, encode, read_yaml_text, resolve, to_yaml
 from tilework.core.distributed import World
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
@@ -184,8 +185,8 @@ def test_recipe_says_which_tools_it_needs(name: str) -> None:
     needing = [part for part in (*run.augment, run.objective) if hasattr(part, "tokenizer")]
     if not isinstance(run.objective, MaskedConfig):  # which does without, only its pictures do not
         assert ("--tokenizer TOKENIZER" in recipe.command) == ("tokenizer" in recipe.needs) == bool(needing)
-    assert ("label maps" in recipe.needs) == bool(run.objective.columns)
-    assert ("--maps MAPS" in recipe.command) == (bool(run.objective.columns) and code_grid(run) is None)
+    assert ("label maps" in recipe.needs) == bool(run.objective.task.columns)
+    assert ("--maps MAPS" in recipe.command) == (bool(run.objective.task.columns) and code_grid(run) is None)
     assert ("--start RUN" in recipe.command) == ("start" in recipe.needs) == recipe.start
     assert recipe.takes == ("pixels" if code_grid(run) is None else "tokens")
 
@@ -363,7 +364,8 @@ def test_plan_leaves_nothing_behind(store: Path, tmp_path: Path, monkeypatch: py
     found = plan(small(), store, None, "cpu")
     assert found["steps"] == 4
     assert found["samples"] == 48
-    spec = data_spec(small(), prepare(small(), store, None, tmp_path / "r", CPU, "x", quiet=True).source)
+    source = prepare(small(), store, None, tmp_path / "r", CPU, "x", quiet=True).source
+    spec = data_spec(source, Shape("map", CODE_DIM, source.grid))
     model = build_model(small(), spec)
     assert found["parameters"] == sum(p.numel() for p in build_objective(small(), model).parameters())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "train.tok"]

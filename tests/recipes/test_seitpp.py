@@ -355,10 +355,10 @@ def test_a_network_for_a_tokenizer_takes_its_sizes_from_it(name: str, tmp_path: 
 
 def test_tools_that_nothing_takes_are_refused() -> None:
     for name in ("seit_cpu", "color_adapt_cpu", "seitpp_cpu", "demo_tokenizer"):
-        with pytest.raises(ConfigError, match="has a setting 'tokenizer': leave --tokenizer out"):
+        with pytest.raises(ConfigError, match="takes --tokenizer: leave --tokenizer out"):
             equip(recipes[name].run, Artefacts(tokenizer=Path("t")))
     for name in ("seit_cpu", "mtm_cpu", "token_adapt_cpu", "decode_encode_cpu"):
-        with pytest.raises(ConfigError, match="no part of this recipe has a setting 'adapter': leave --adapter out"):
+        with pytest.raises(ConfigError, match="no part of this recipe takes --adapter: leave --adapter out"):
             equip(recipes[name].run, Artefacts(adapter=Path("a")))
 
 
@@ -368,7 +368,7 @@ def test_tools_of_a_chain_go_to_the_links_that_take_them() -> None:
     assert first.objective.tokenizer == "t"  # type: ignore[attr-defined]
     assert [first.augment[0].adapter, second.augment[1].adapter] == ["a", "a"]  # type: ignore[attr-defined]
     assert second.objective == recipes["mtm_to_seitpp_cpu"].run.links[1].run.objective
-    with pytest.raises(ConfigError, match="no part of this chain has a setting 'adapter'"):
+    with pytest.raises(ConfigError, match="no part of this recipe takes --adapter"):
         equip(recipes["mtm_to_seit_cpu"].run, Artefacts(adapter=Path("a")))
 
 

@@ -53,7 +53,7 @@ def test_steps_on_places_are_refused(step: Augment, tmp_path: Path) -> None:
     run = replace(small(), augment=(step, Embed()) if before else (Embed(), step))
     name = Augment.choices.name_of(type(step))
     with pytest.raises(
-        ConfigError, match=f"'{name}' works on places of the image, and a sequence of 10 codes has none"
+        ConfigError, match=f"'{name}' works on positions in the image, and a sequence of 10 codes has none"
     ):
         check_data(run, TokenSource(Store(data)), None, data, None)
 
@@ -66,7 +66,7 @@ def test_synonyms_need_no_places(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["seit_cpu", "seit_plain_cpu", "demo_token"])
 def test_recipes_with_geometry_are_refused_by_it(name: str, tmp_path: Path) -> None:
     data = write_sequences(tmp_path / "a.tok")
-    with pytest.raises(ConfigError, match="works on places of the image"):
+    with pytest.raises(ConfigError, match="works on positions in the image"):
         check_data(recipes[name].run, TokenSource(Store(data)), None, data, None)
 
 

@@ -73,7 +73,7 @@ def same(found: Store, local: Store) -> None:
     index = np.array([6, 0, 3, 3, 5])
     np.testing.assert_array_equal(found.batch(index), local.batch(index))
     np.testing.assert_array_equal(np.stack(list(found)), np.stack(list(local)))
-    np.testing.assert_array_equal(found.codebook, local.codebook)
+    np.testing.assert_array_equal(found.codebook.vectors, local.codebook.vectors)
     np.testing.assert_array_equal(found.used, local.used)
     np.testing.assert_array_equal(found.histogram(), local.histogram())
     assert (found.manifest, found.sizes, len(found)) == (local.manifest, local.sizes, len(local))
@@ -473,7 +473,7 @@ import sys
 import numpy as np
 from tilework.store import Store
 store = Store(sys.argv[1])
-print(store.batch(np.arange(len(store))).sum(), store.codebook.sum(), sum(store.column("label")))
+print(store.batch(np.arange(len(store))).sum(), store.codebook.vectors.sum(), sum(store.column("label")))
 """
 
 

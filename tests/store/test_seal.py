@@ -79,7 +79,7 @@ def test_only_codes_in_use_are_kept(tmp_path: Path) -> None:
     ids = some(codes)
     store = sealed(tmp_path / "out.tok", ids)
     assert store.used.tolist() == codes.tolist()
-    np.testing.assert_array_equal(store.codebook, CODEBOOK[codes])
+    np.testing.assert_array_equal(store.codebook.vectors, CODEBOOK[codes])
     np.testing.assert_array_equal(store.used[store.batch(np.arange(10))], ids)
     assert (store.vocabulary, store.manifest.tokenizer_codes, store.manifest.substituted) == (6, 50, 0)
     assert store.histogram().tolist() == np.bincount(ids.ravel(), minlength=50)[codes].tolist()
@@ -91,7 +91,7 @@ def test_no_map_where_all_codes_are_kept(tmp_path: Path, codes: np.ndarray, cut:
     store = sealed(tmp_path / "out.tok", some(codes), cut=cut)
     assert list(load((store.path / "codebook.safetensors").read_bytes())) == ["codebook"]
     assert store.used.tolist() == list(range(50))
-    np.testing.assert_array_equal(store.codebook, CODEBOOK)
+    np.testing.assert_array_equal(store.codebook.vectors, CODEBOOK)
     np.testing.assert_array_equal(store.batch(np.arange(10)), some(codes))
 
 
@@ -125,7 +125,7 @@ def test_codes_another_store_lacks_become_the_nearest(tmp_path: Path, used: list
     store = Store(path)
     table = np.array([code if code in used else nearest(code, used, codebook) for code in range(50)])
     np.testing.assert_array_equal(store.used[store.batch(np.arange(20))], table[ids])
-    np.testing.assert_array_equal(store.codebook, codebook[used])
+    np.testing.assert_array_equal(store.codebook.vectors, codebook[used])
     assert store.used.tolist() == used
     assert store.manifest.substituted == int((~np.isin(ids, used)).sum())
     assert store.verify(deep=True) == []
@@ -135,7 +135,7 @@ def test_store_takes_over_the_codes_of_another(tmp_path: Path) -> None:
     train = sealed(tmp_path / "train.tok", some(np.arange(0, 50, 3)))
     val = sealed(tmp_path / "val.tok", some(np.arange(0, 20), seed=1), used=train.used)
     assert val.used.tolist() == train.used.tolist()
-    np.testing.assert_array_equal(val.codebook, train.codebook)
+    np.testing.assert_array_equal(val.codebook.vectors, train.codebook.vectors)
     assert val.manifest.substituted > 0
 
 
@@ -158,7 +158,7 @@ def test_store_without_code_vectors(tmp_path: Path) -> None:
     seal(spooled(tmp_path / "out.tok", ids, codebook=np.zeros((50, 0), np.float32)), tmp_path / "out.tok")
     store = Store(tmp_path / "out.tok")
     np.testing.assert_array_equal(store.used[store.batch(np.arange(10))], ids)
-    assert (store.codebook.shape, store.verify(deep=True)) == ((3, 0), [])
+    assert (store.codebook.vectors.shape, store.verify(deep=True)) == ((3, 0), [])
 
 
 def test_code_map_by_hand() -> None:

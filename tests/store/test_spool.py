@@ -457,7 +457,7 @@ def test_any_vocabulary(tmp_path: Path, vocabulary: int, cut: bool) -> None:
     seal(spool, tmp_path / "out.tok", cut=cut)
     store = Store(tmp_path / "out.tok")
     assert store.vocabulary == (len(np.unique(ids)) if cut else vocabulary)
-    np.testing.assert_array_equal(store.codebook[store.batch(np.arange(4))][..., 0], ids)
+    np.testing.assert_array_equal(store.codebook.vectors[store.batch(np.arange(4))][..., 0], ids)
     assert_holds(store, ids, {})
 
 

@@ -814,7 +814,7 @@ def check_codes(store: Store, view: int) -> None:
 
 
 def check_codebook(store: Store) -> None:
-    book = store.codebook
+    book = store.codebook.vectors
     expect(book.ndim == 2 and len(book) == store.vocabulary, "a codebook that is not (K, C)")
     expect(book.dtype == np.float32, "a codebook that is not float32")
 

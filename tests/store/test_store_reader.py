@@ -33,8 +33,8 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, np.ndarray]:
 def test_store_tells_its_contents(tiny: Path, contents: SimpleNamespace) -> None:
     store = Store(tiny)
     assert (len(store), store.grid, store.vocabulary, store.classes) == (7, (2, 3), 10, contents.classes)
-    np.testing.assert_array_equal(store.codebook, contents.codebook)
-    assert store.codebook.dtype == np.float32
+    np.testing.assert_array_equal(store.codebook.vectors, contents.codebook)
+    assert store.codebook.vectors.dtype == np.float32
 
 
 def test_path_may_be_a_string(tiny: Path, contents: SimpleNamespace) -> None:

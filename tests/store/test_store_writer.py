@@ -99,8 +99,8 @@ def test_portions_of_different_integer_types(tmp_path: Path) -> None:
 def test_codebook_in_another_memory_order(tmp_path: Path) -> None:
     codebook = np.arange(16.0).reshape(2, 8).T
     store = write(tmp_path / "out.tok", zeros(), codebook=codebook)
-    np.testing.assert_array_equal(store.codebook, codebook)
-    assert store.codebook.dtype == np.float32
+    np.testing.assert_array_equal(store.codebook.vectors, codebook)
+    assert store.codebook.vectors.dtype == np.float32
 
 
 @pytest.mark.parametrize(("classes", "dtype"), [(1, np.uint8), (256, np.uint8), (257, np.uint16), (65537, np.uint32)])

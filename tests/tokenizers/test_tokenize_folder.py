@@ -91,7 +91,7 @@ def test_store_says_how_it_was_made(folder: Path, tokenizer: VitVq, tmp_path: Pa
     assert store.manifest.licence == "CC0"
     assert (store.grid, store.manifest.tokenizer_codes, len(store)) == ((4, 6), 64, 7)
     assert store.histogram().min() > 0  # codes that do not occur are not kept
-    assert np.allclose(store.codebook, tokenizer.codebook.detach().numpy()[store.used])
+    assert np.allclose(store.codebook.vectors, tokenizer.codebook.detach().numpy()[store.used])
     assert store.verify(deep=True) == []
 
 

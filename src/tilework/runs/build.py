@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -77,6 +78,8 @@ def training_source(run: Run, source: TokenSource | ImageSource, columns: dict[s
     whole: Source = source
     for values in columns.values():
         whole = values.attach(whole, name)
+    if columns:
+        whole.batch(np.arange(1))  # a damaged column is refused before the first step
     return Part(whole, run.samples) if run.samples and isinstance(source, TokenSource) else whole
 
 
@@ -121,8 +124,8 @@ def check_data(
     """Refuse data that do not fit a run or each other; returns what the data are like and a fresh network."""
     count, shape, preprocess = len(source), shape_of(source), run.objective.preprocess()
     run.objective.check(source.classes, run.fit.total_steps(count))
-    _check_kind(run, shape, data)
-    if source.stage != "pixels" and run.codes not in (None, source.grid):
+    fits = _check_kind(run, shape, data)
+    if fits and source.stage != "pixels" and run.codes not in (None, source.grid):
         made, found = (f"{grid[0]}x{grid[1]}" for grid in (run.codes, source.grid))
         raise ConfigError(
             f"the recipe is made for {made} codes, {data} has {found}",
@@ -149,8 +152,8 @@ def check_data(
     return spec, model
 
 
-def _check_kind(run: Run, shape: Shape, data: Place) -> None:
-    """Refuse images where a recipe is made for tokens, and the reverse, in the words of the command line."""
+def _check_kind(run: Run, shape: Shape, data: Place) -> bool:
+    """Refuse images where a recipe is made for tokens, and the reverse; returns whether its first step fits the data."""
     stages = next((step.stages for step in (*run.augment, *run.evaluation)), (shape.stage,))
     if shape.stage == "pixels" and "pixels" not in stages and "ids" in stages:
         raise ConfigError(
@@ -161,3 +164,4 @@ def _check_kind(run: Run, shape: Shape, data: Place) -> None:
         raise ConfigError(
             f"the recipe trains on images, but {data} is a token store", "give a folder, or use a recipe for tokens"
         )
+    return shape.stage in stages and not shape.is_sequence
