@@ -94,6 +94,7 @@ class Draws:
     epoch: int
     index: Any  # (B,) int64 array or tensor
     step: int = 0  # training steps taken so far
+    steps: int = 0  # of the whole run; 0: not known
 
     def uniform(self, purpose: str, count: int = 1) -> Any:
         """(B, count) float32 in [0, 1)."""
