@@ -19,7 +19,7 @@ from tilework.layers.readings import Watched
 
 TEMPERATURE = 0.1
 CACHED = 1 << 18  # numbers; about a dozen maps of them are needed at once
-NOTED = 4  # images whose layout the log tells of: the entropy of all of them would take as long as the softmax
+NOTED = 64  # places of each image, about, whose entropy is logged: that of all would take as long as the softmax
 
 
 class EntityScores(nn.Module):
@@ -56,15 +56,19 @@ class Moto(Watched):
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
         """Returns (B, C, H, W)."""
         places = self.places(x)
-        together = len(x)
+        together = max(1, len(x))
         if x.device.type == "cpu" and not torch.compiler.is_compiling():
             together = max(1, CACHED // (x.shape[1] * x.shape[2] * x.shape[3]))  # samples whose maps a cache holds
+        step = x.shape[2] * x.shape[3] // NOTED | 1  # odd, so that it leaves no column of an even map out
         parts: list[Tensor] = []
+        noted: list[Tensor] = []
         for part, where in zip(x.split(together), places.split(together), strict=True):
             shares = self.shares(part, where)
-            if self.training and not parts:
-                self.readings = {"layout_entropy": relative_entropy(shares[:NOTED].detach())}
             parts.append(self.modulate(part, self.partition(shares)))
+            if self.training:
+                noted.append(shares.detach()[:, :, ::step])
+        if self.training:
+            self.readings = {"layout_entropy": relative_entropy(torch.cat(noted))}
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def places(self, x: Tensor) -> Tensor:
