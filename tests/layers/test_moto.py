@@ -160,6 +160,8 @@ def test_layouts_differ_between_places_from_the_start() -> None:
         y = moto(x)
         apart[spread] = ((y - F.instance_norm(x)).norm() / y.norm()).item()
     assert apart[0.02] < 0.001 < 0.05 < apart[1.0] < apart[3.0]
+    with pytest.raises(ValueError, match="spread is -1"):
+        MotoStemConfig(spread=-1)
 
 
 @pytest.mark.parametrize("name", ["deit_ti", "pvt_small", "pvt_v2_b2", "swin_t", "t2t_vit_14", "convnext_t"])

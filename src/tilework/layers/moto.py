@@ -23,10 +23,9 @@ NOTED = 64  # places of each image, about, whose entropy is logged: that of all 
 
 
 class EntityScores(nn.Module):
-    """f, a 1x1 convolution whose start networks leave alone; scores of maps of deviation 1, times the temperature, have
-    `spread` as theirs.
-    """
+    """f: on maps of deviation 1 its scores, times the temperature, start with deviation `spread`."""
 
+    # a 1x1 convolution, but no nn.Conv2d: some networks start all of those anew, and narrow
     def __init__(self, channels: int, entities: int, spread: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(spread / (TEMPERATURE * sqrt(channels)) * torch.randn(entities, channels, 1, 1))

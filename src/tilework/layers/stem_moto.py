@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 from torch import Tensor, nn
@@ -78,11 +79,13 @@ class MotoStemConfig(StemConfig):
     entities: int = 8
     hard: bool = False  # each place belongs to one entity
     channels: int = 16  # of the thin map
-    spread: float = 1.0  # of the layout at the start: deviation of its scores, times the temperature
+    spread: float = 1.0  # how far the layout starts from a uniform one: deviation of its scores, times the temperature
 
     def __post_init__(self) -> None:
         if self.entities < 1 or self.channels < 1:
             raise ValueError(f"{self.entities} entities on {self.channels} channels: one of each is needed at least")
+        if not 0 <= self.spread < inf:
+            raise ValueError(f"spread is {self.spread} but must not be negative")
 
     def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
         """The stem for an input of `channels` on `grid`."""

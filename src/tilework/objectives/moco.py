@@ -1,7 +1,7 @@
 """MoCo v3: a view must be told by another one of the same sample among all others (Chen et al., 2021; InfoNCE).
 
-The momentum rises to 1 over the run by half a cosine. Batch norms see the samples of all processes, on any device;
-parts of an accumulated batch are normalised, and compared, one by one.
+The momentum rises to 1 over the run by half a cosine. Batch norms of the heads see the samples of all
+processes, on any device; parts of an accumulated batch are normalised, and compared, one by one.
 
 B batch | D width of the features | E width of what is compared | G samples of all processes
 """
