@@ -169,7 +169,7 @@ def test_networks_leave_the_wide_start_as_it_is(name: str) -> None:
     config: Any = small(name)
     model = replace(config, stem=MotoStemConfig(config.stem, channels=64)).build(3, (64, 64), 5)
     (moto,) = (m for m in model.modules() if isinstance(m, Moto))
-    assert moto.feature.weight.std().item() == pytest.approx(1 / (TEMPERATURE * 8), rel=0.15)
+    assert moto.feature.weight.std().item() == pytest.approx(3 / (TEMPERATURE * 8), rel=0.15)
 
 
 def test_the_entropy_of_the_layout_is_noted_in_training_alone() -> None:

@@ -1,8 +1,8 @@
 """Modulation across tokens: normalise each region of a map by its own statistics (Good tokenizers, eqs. 3 to 5).
 
 Means and deviations are weighted by the layout; with one entity, or all of them everywhere alike, that is instance
-normalisation. As in other norms, epsilon stands beside the variance. The scores f(X) start wide, our choice: with the
-usual narrow start the temperature leaves the layout uniform, and MoTo is instance normalisation for a long while.
+normalisation. As in other norms, epsilon stands beside the variance. The scores f(X) start wide, our choice: with a
+narrow start the temperature leaves the layout uniform, and MoTo is and stays instance normalisation (docs/results.md).
 
 B batch | C channels | H, W grid | P = H W places | n entities | c = C / 8
 """
@@ -40,7 +40,7 @@ class Moto(Watched):
     """A soft partition into entities, and a mean, a deviation, a scale and a shift for each of them."""
 
     def __init__(
-        self, channels: int, entities: int = 8, hard: bool = False, eps: float = 1e-5, spread: float = 1.0
+        self, channels: int, entities: int = 8, hard: bool = False, eps: float = 1e-5, spread: float = 3.0
     ) -> None:
         super().__init__()
         self.entities, self.hard, self.eps = entities, hard, eps

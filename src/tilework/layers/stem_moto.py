@@ -79,7 +79,7 @@ class MotoStemConfig(StemConfig):
     entities: int = 8
     hard: bool = False  # each place belongs to one entity
     channels: int = 16  # of the thin map
-    spread: float = 1.0  # how far the layout starts from a uniform one: deviation of its scores, times the temperature
+    spread: float = 3.0  # how far the layout starts from a uniform one: deviation of its scores, times the temperature
 
     def __post_init__(self) -> None:
         if self.entities < 1 or self.channels < 1:

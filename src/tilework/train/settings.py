@@ -18,9 +18,7 @@ class OptimConfig:
     momentum: float = 0.9  # sgd only
     layer_decay: float = 1.0  # learning rate of each layer relative to the next one up
     clip: float = 0.0  # largest norm of the gradient; 0: no clipping
-    stem_scale: float = (
-        1.0  # learning rate of the stem relative to the rest, beside layer_decay; 0: it does not learn
-    )
+    stem_scale: float = 1.0  # learning rate of the stem relative to the rest, beside layer_decay; 0: it does not learn
 
     def __post_init__(self) -> None:
         if not 0 <= self.stem_scale < inf:
