@@ -121,7 +121,7 @@ def test_the_log_tells_the_ratio_of_the_gradients_at_the_stem(mixed: bool) -> No
     losses = [objective.losses(out, batch.changed(target=target), draws(batch))["loss"] for objective in (main, extra)]
     norms = [torch.autograd.grad(loss, out.stem, retain_graph=True)[0].norm().item() for loss in losses]
     passes: list[int] = []
-    model.patch_embed.proj.register_full_backward_hook(lambda *_: passes.append(1))
+    model.patch_embed.proj.weight.register_hook(lambda gradient: passes.append(1))
     found = Combined(main, {"token_prop": (0.5, extra)})(batch, draws(batch))
     found["loss"].backward()
     assert found["token_prop_ratio"].item() == pytest.approx(0.5 * norms[1] / norms[0], rel=1e-4)
