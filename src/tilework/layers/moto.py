@@ -2,7 +2,7 @@
 
 Means and deviations are weighted by the layout; with one entity, or all of them everywhere alike, that is instance
 normalisation. As in other norms, epsilon stands beside the variance. The scores f(X) start wide, our choice: with a
-narrow start the temperature leaves the layout uniform, and MoTo is and stays instance normalisation (docs/results.md).
+narrow start the temperature leaves the layout nearly uniform, and MoTo close to instance norm (docs/results.md).
 
 B batch | C channels | H, W grid | P = H W places | n entities | c = C / 8
 """
