@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from tilework.core.errors import ConfigError
 from tilework.layers.stem_frozen import FrozenStemConfig
@@ -197,19 +200,63 @@ def test_refined_stem_of_one_window_is_the_plain_one_and_with_overlap_the_stem_a
     torch.testing.assert_close(same(x), adapter(x))
 
 
-def test_intra_sees_its_patch_alone_local_half_a_window_more_inter_everything() -> None:
+def test_windows_lie_around_the_patch_local_doubles_them_inter_sees_everything() -> None:
     torch.manual_seed(0)
-    x = torch.randn(1, 3, 64, 64, requires_grad=True)
+    x = torch.randn(1, 3, 128, 128, requires_grad=True)
+    tiled = RefinedStemConfig()
     reach = {}
-    for name in ("intra", "intra+local", "intra+local+inter"):
-        (slope,) = torch.autograd.grad(stems[name].build(3, (64, 64), 12)(x)[0, :, 1, 1].sum(), x)
+    for name, config in {
+        "tiles": tiled,
+        "tiles+local": replace(tiled, local=True),
+        **{name: stems[name] for name in ("intra", "intra+local", "intra+local+inter")},
+    }.items():
+        (slope,) = torch.autograd.grad(config.build(3, (128, 128), 12)(x)[0, :, 3, 3].sum(), x)
         seen = slope[0].abs().sum(0).nonzero()
         reach[name] = (seen.amin(0).tolist(), seen.amax(0).tolist())
     assert reach == {
-        "intra": ([16, 16], [31, 31]),
-        "intra+local": ([8, 8], [39, 39]),
-        "intra+local+inter": ([0, 0], [63, 63]),
+        "tiles": ([48, 48], [63, 63]),
+        "tiles+local": ([40, 40], [71, 71]),
+        "intra": ([40, 40], [71, 71]),
+        "intra+local": ([24, 24], [87, 87]),
+        "intra+local+inter": ([0, 0], [127, 127]),
     }
+
+
+def test_windows_around_patches_written_the_slow_way() -> None:
+    torch.manual_seed(0)
+    stem, x = RefinedStemConfig((2, 4, 8), patch=4).build(3, (8, 12), 6), torch.randn(2, 3, 8, 12)
+    padded = F.pad(x, (2, 2, 2, 2))
+    for row in range(2):
+        for column in range(3):
+            parts = []
+            for conv, k in zip(stem.scales, (2, 4, 8), strict=True):
+                top, left = (4 * i + 2 - k // 2 + 2 for i in (row, column))  # the middle, less half a window
+                window = padded[:, :, top : top + k, left : left + k].flatten(1)
+                parts.append(window @ conv.weight.flatten(1).T + conv.bias)
+            wanted = torch.cat(parts, 1) @ stem.proj.weight.flatten(1).T + stem.proj.bias
+            torch.testing.assert_close(stem(x)[:, :, row, column], wanted, atol=1e-5, rtol=1e-5)
+
+
+def millions(stem: str, depth: int = 12) -> tuple[float, float]:
+    """Parameters of DeiT-S with a stem, and multiply-adds of a forward pass at 224 px, by torch's counter."""
+    with torch.device("meta"):
+        model = create_model("deit_s", stem=stem, depth=depth)
+        with FlopCounterMode(display=False) as counter:
+            model(torch.randn(1, 3, 224, 224))
+    return sum(p.numel() for p in model.parameters()) / 1e6, counter.get_total_flops() / 2e6
+
+
+def test_four_windows_have_the_size_and_cost_of_table_1() -> None:
+    """Table 1: 22.3 million parameters and 4.7 G; plain patches have 22.1 and 4.6. torch counts products alone."""
+    parameters, cost = millions("intra")
+    assert parameters == pytest.approx(22.295, abs=0.001)
+    assert cost - millions("plain")[1] == pytest.approx(196 * 384 * (3 * 1360 / 4 + 384 - 768) / 1e6)
+    assert cost == pytest.approx(4647, abs=1)
+
+
+def test_early_convolutions_cost_about_the_block_that_is_left_out() -> None:
+    """Xiao et al.: as many operations as with patches and one block more."""
+    assert millions("early_conv", depth=11)[1] == pytest.approx(millions("plain")[1], rel=0.03)
 
 
 def test_intra_written_the_slow_way() -> None:
@@ -240,3 +287,5 @@ def test_frozen_stem_has_the_names_of_the_plain_one() -> None:
 def test_windows_that_do_not_tile_the_patch_are_refused() -> None:
     with pytest.raises(ValueError, match=r"windows \(3, 16\) do not tile"):
         RefinedStemConfig(windows=(3, 16))
+    with pytest.raises(ValueError, match="no such ones"):
+        RefinedStemConfig(windows=(4, 8), patch=-16)

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.core.batch import Batch, Target
+from tilework.core.batch import Batch, Mix, Target
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.layers.pixel_decoder import PixelDecoder
+from tilework.layers.stem_frozen import FrozenStemConfig
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import Model, PvtConfig, ResnetConfig, VitConfig
 from tilework.objectives import Classify, Combined, TokenProp, TokenPropConfig
@@ -58,13 +59,16 @@ def test_decoder_of_another_size_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["l1", "l2"])
-def test_loss_is_the_mean_over_the_image_at_the_size_of_the_decoder(kind: str) -> None:
+@pytest.mark.parametrize(("reduce", "values"), [("sum", 12_288), ("mean", 1)])
+def test_loss_is_the_sum_or_the_mean_over_the_image_at_the_size_of_the_decoder(
+    kind: str, reduce: str, values: int
+) -> None:
     torch.manual_seed(0)
     batch, model = pixels(128), VIT.build(3, (128, 128), 4)
-    objective = TokenPropConfig(kind=kind).build(model)
+    objective = TokenPropConfig(kind=kind, reduce=reduce).build(model)
     small = batch.x.view(2, 3, 64, 2, 64, 2).mean((3, 5))
     apart = objective.decoder(model.patch_embed(batch.x)) - small
-    wanted = apart.abs().mean() if kind == "l1" else apart.square().mean()
+    wanted = values * (apart.abs().mean() if kind == "l1" else apart.square().mean())
     torch.testing.assert_close(objective(batch, draws(batch))["loss"], wanted)
     with torch.no_grad():
         assert objective.score(model, batch)["mse"].mean() == pytest.approx(apart.square().mean().item(), rel=1e-4)
@@ -106,6 +110,36 @@ def test_one_forward_serves_all_objectives_and_only_the_stem_gets_more_gradient(
     assert changed == {"patch_embed.proj.weight", "patch_embed.proj.bias"}
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_log_tells_the_ratio_of_the_gradients_at_the_stem(mixed: bool) -> None:
+    """Oracle: the two losses differentiated one after the other."""
+    torch.manual_seed(0)
+    batch, model = pixels(), VIT.build(3, (32, 32), 4)
+    if mixed:  # after the stem: the main loss sees other tokens than the stem gave
+        batch = batch.changed(mix=Mix(torch.tensor([1, 0]), torch.rand(2, 4, 4), after_stem=True))
+    main, extra = Classify(model), TokenPropConfig().build(model)
+    out, target = main.answer(batch)
+    losses = [objective.losses(out, batch.changed(target=target), draws(batch))["loss"] for objective in (main, extra)]
+    norms = [torch.autograd.grad(loss, out.stem, retain_graph=True)[0].norm().item() for loss in losses]
+    passes: list[int] = []
+    model.patch_embed.proj.weight.register_hook(lambda gradient: passes.append(1))
+    found = Combined(main, {"token_prop": (0.5, extra)})(batch, draws(batch))
+    found["loss"].backward()
+    assert found["token_prop_ratio"].item() == pytest.approx(0.5 * norms[1] / norms[0], rel=1e-4)
+    assert len(passes) == 1
+
+
+def test_a_stem_that_does_not_learn_has_no_ratio() -> None:
+    batch = pixels()
+    frozen = replace(VIT, stem=FrozenStemConfig(PatchStemConfig(8))).build(3, (32, 32), 4)
+    found = Combined(Classify(frozen), {"token_prop": (0.5, TokenPropConfig().build(frozen))})(batch, draws(batch))
+    found["loss"].backward()
+    assert found["token_prop_ratio"] == 0
+    alone = TokenPropConfig().build(VIT.build(3, (32, 32), 4))(batch, draws(batch))  # nothing to compare it with
+    alone["loss"].backward()
+    assert alone["ratio"] == 0
+
+
 def slow_contextual(x: Tensor, y: Tensor) -> Tensor:
     """One pair of feature sets, (D, P), match by match."""
     centre = y.mean(1)
@@ -143,6 +177,8 @@ def test_losses_without_their_network_or_on_codes_are_refused() -> None:
         TokenPropConfig(kind="contextual").build(model)
     with pytest.raises(ConfigError, match="compares images, not codes"):
         TokenPropConfig(kind="perceptual", perceptual_weights="x").build(model, Codebook.of(torch.randn(11, 3)))
+    with pytest.raises(ConfigError, match="cannot reduce by 'max'"):
+        TokenPropConfig(reduce="max").build(model)
 
 
 def test_a_run_with_it_leaves_the_model_as_it_was_without(images: Path, tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from small_models import small
+from tilework.core.errors import ConfigError
 from tilework.layers.stem_moto import MotoStemConfig
 from tilework.layers.stems import TokenStemConfig
-from tilework.models import SwinConfig, VitConfig
+from tilework.models import Model, SwinConfig, VitConfig, presets
 from tilework.objectives import Classify
 from tilework.train import OptimConfig
 from tilework.train.optim import build_optimiser
@@ -53,6 +56,74 @@ def test_layer_decay_falls_towards_the_stem() -> None:
     assert found["model.blocks.1.attn.qkv.weight"][1] == 0.5
     assert found["model.blocks.0.attn.qkv.weight"][1] == 0.25
     assert found["model.patch_embed.proj.weight"][1] == 0.125
+
+
+def test_the_stem_learns_by_its_own_rate() -> None:
+    found = groups(OptimConfig(stem_scale=0.1))
+    assert {name for name, (_, scale) in found.items() if scale != 1} == {
+        "model.patch_embed.proj.weight",
+        "model.patch_embed.proj.bias",
+    }
+    found = groups(OptimConfig(stem_scale=0.1, layer_decay=0.5))
+    assert found["model.patch_embed.proj.weight"][1] == pytest.approx(0.1 * 0.125)
+    assert found["model.pos_embed"][1] == 0.125  # of the same depth, but not the stem
+    assert found["model.blocks.1.attn.qkv.weight"][1] == 0.5
+
+
+@pytest.mark.parametrize("name", list(presets))
+def test_every_network_has_a_stem_that_can_be_slowed(name: str) -> None:
+    network = small(name).build(3, (64, 64), 5)
+    found = groups(OptimConfig(stem_scale=0.25), Classify(network))
+    slow = {inner.removeprefix("model.") for inner, (_, scale) in found.items() if scale == 0.25}
+    assert slow
+    assert slow == {
+        inner for inner, p in network.named_parameters() if inner.startswith(network.stem_names) and p.requires_grad
+    }
+
+
+class Wrapped(Model):
+    """As networks of timm are: the names of the stem start behind a prefix."""
+
+    prefix, stem_names = "network.", ("conv.",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = torch.nn.ModuleDict({"conv": torch.nn.Linear(2, 2), "head": torch.nn.Linear(2, 2)})
+
+
+def test_stems_of_wrapped_networks_too() -> None:
+    found = groups(OptimConfig(stem_scale=0.25), Classify(Wrapped()))
+    assert {name for name, (_, scale) in found.items() if scale == 0.25} == {
+        "model.network.conv.weight",
+        "model.network.conv.bias",
+    }
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.1, 1.0])
+def test_a_step_moves_the_stem_by_its_share(scale: float) -> None:
+    """Oracle: the first step of Adam moves every parameter by its rate, whatever the gradient."""
+    whole = objective()
+    optimiser = build_optimiser(whole, OptimConfig(lr=1e-3, weight_decay=0.0, stem_scale=scale))
+    for group in optimiser.param_groups:
+        group["lr"] = 1e-3 * group["scale"]  # as the loop does
+    before = {name: p.detach().clone() for name, p in whole.named_parameters()}
+    for parameter in whole.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimiser.step()
+    for name, p in whole.named_parameters():
+        wanted = 1e-3 * (scale if "patch_embed" in name else 1)
+        torch.testing.assert_close(before[name] - p.detach(), torch.full_like(p, wanted), atol=1e-6, rtol=0)
+
+
+def test_a_negative_rate_of_the_stem_and_a_network_that_names_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="stem_scale is -1"):
+        OptimConfig(stem_scale=-1)
+    with pytest.raises(ValueError, match="stem_scale is nan"):
+        OptimConfig(stem_scale=float("nan"))
+    holder = torch.nn.Module()
+    holder.model, holder.p = torch.nn.Module(), torch.nn.Parameter(torch.zeros(2))
+    with pytest.raises(ConfigError, match="a Module does not name its stem"):
+        build_optimiser(holder, OptimConfig(stem_scale=0.5))
 
 
 def test_sgd_momentum_is_the_textbook_update() -> None:

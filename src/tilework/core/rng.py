@@ -102,6 +102,7 @@ class Draws:
     epoch: int
     index: Tensor  # (B,) int64
     step: int = 0  # training steps taken so far
+    steps: int = 0  # of the whole run; 0: not known
 
     def uniform(self, purpose: str, count: int = 1) -> Tensor:
         """(B, count) float32 in [0, 1)."""

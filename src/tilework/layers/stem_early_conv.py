@@ -1,5 +1,7 @@
 """Early convolutions: halve the grid again and again, then a linear map (Xiao et al., 2021; Good tokenizers, table 11).
 
+They cost about as much as a block of the network, so Xiao et al. leave one out: DeiT-S goes with `model.depth=11`.
+
 B batch | C input channels | H, W input grid | D width | h, w token grid
 """
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ class ChannelNorm(nn.LayerNorm):
 
 
 NORMS: dict[str, Callable[[int, MotoStemConfig], nn.Module]] = {
-    "moto": lambda channels, config: Moto(channels, config.entities, config.hard),
+    "moto": lambda channels, config: Moto(channels, config.entities, config.hard, spread=config.spread),
     "batch": lambda channels, config: nn.BatchNorm2d(channels),
     "layer": lambda channels, config: ChannelNorm(channels),
     "instance": lambda channels, config: nn.InstanceNorm2d(channels, affine=True),
@@ -35,22 +36,26 @@ NORMS: dict[str, Callable[[int, MotoStemConfig], nn.Module]] = {
 
 
 class MotoStem(Stem):
-    """A stem with a norm before it, on a thin map of features of the input, or after it, on the tokens."""
+    """A stem with a norm before it, on a thin map of features of the input, or after it, on the tokens.
+
+    The thin map is folded back to the channels of the input, so that the stem itself keeps its parameters.
+    """
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int, config: MotoStemConfig) -> None:
-        before = config.place == "pixel"
-        stem = config.stem.build(config.channels if before else channels, grid, width)
+        stem = config.stem.build(channels, grid, width)
         super().__init__(stem.grid, stem.width, stem.stride)
         self.takes = stem.takes
+        before = config.place == "pixel"
         self.thin = nn.Conv2d(channels, config.channels, 3, padding=1) if before else None
         self.moto = NORMS[config.norm](config.channels if before else width, config)
+        self.fold = nn.Conv2d(config.channels, channels, 1) if before else None
         self.inner = stem
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
         """Returns (B, D, h, w)."""
-        if self.thin is None:
+        if self.thin is None or self.fold is None:
             return self.moto(self.inner(x))
-        return self.inner(self.moto(self.thin(x)))
+        return self.inner(self.fold(self.moto(self.thin(x))))
 
     def layout(self, x: Tensor) -> Tensor:
         """Share of each entity in each place, (B, n, H, W) or (B, n, h, w): figure 5."""
@@ -63,7 +68,10 @@ class MotoStem(Stem):
 @StemConfig.choices.add("moto")
 @dataclass(frozen=True)
 class MotoStemConfig(StemConfig):
-    """MoTo with any stem, so with any backbone; 'pixel' on code maps means the map of codes."""
+    """MoTo with any stem, so with any backbone; 'pixel' on code maps means the map of codes.
+
+    `norm=none` is the control of every row with a norm: the same convolutions in the same place.
+    """
 
     stem: StemConfig = field(default_factory=PatchStemConfig)
     place: Literal["pixel", "token"] = "pixel"
@@ -71,10 +79,13 @@ class MotoStemConfig(StemConfig):
     entities: int = 8
     hard: bool = False  # each place belongs to one entity
     channels: int = 16  # of the thin map
+    spread: float = 3.0  # how far the layout starts from a uniform one: deviation of its scores, times the temperature
 
     def __post_init__(self) -> None:
         if self.entities < 1 or self.channels < 1:
             raise ValueError(f"{self.entities} entities on {self.channels} channels: one of each is needed at least")
+        if not 0 <= self.spread < inf:
+            raise ValueError(f"spread is {self.spread} but must not be negative")
 
     def build(self, channels: int, grid: tuple[int, int], width: int) -> Stem:
         """The stem for an input of `channels` on `grid`."""

@@ -17,6 +17,7 @@ from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry
 from tilework.core.rng import Draws
+from tilework.layers.readings import readings
 from tilework.models import ModelConfig, Output
 from tilework.objectives.task import Task
 
@@ -25,6 +26,10 @@ class Objective(nn.Module):
     """Owns the model; DDP wraps it, export takes `.model` and leaves the rest."""
 
     model: nn.Module
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_forward_hook(_with_readings)
 
     def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Means over the batch; `loss` is minimised, the rest is logged."""
@@ -56,6 +61,11 @@ class Objective(nn.Module):
     def learnt_table(self) -> Tensor | None:
         """Vectors that it learnt to stand for the codes, (K, C), for runs that start from this one; none by default."""
         return None
+
+
+def _with_readings(objective: Objective, inputs: object, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Numbers that the layers noted on the way, for the log, whatever the objective."""
+    return {**found, **readings(objective.model)} if objective.training else found
 
 
 @dataclass(frozen=True)
@@ -101,14 +111,16 @@ class Combined(Objective):
         self.extra = nn.ModuleDict({name: objective for name, (_, objective) in extra.items()})
 
     def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
-        """The weighted sum, and each auxiliary loss under its name."""
+        """The weighted sum, and each auxiliary loss under its name, which also starts what else it logs."""
         said, target = self.main.answer(batch)
         batch = batch.changed(target=target)
         found = self.main.losses(said, batch, draws)
         for name, objective in self.extra.items():
             assert isinstance(objective, Objective)
-            loss = objective.losses(said, batch, draws)["loss"]
+            added = objective.losses(said, batch, draws)
+            loss = added.pop("loss")
             found = {**found, name: loss, "loss": found["loss"] + self.weights[name] * loss}
+            found |= {f"{name}_{what}": value for what, value in added.items()}
         return found
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:

@@ -153,7 +153,7 @@ def check_data(
 
 
 def _check_kind(run: Run, shape: Shape, data: Place) -> bool:
-    """Refuse images where a recipe is made for tokens, and the reverse; returns whether its first step fits the data."""
+    """Refuse images for a recipe for tokens, and the reverse; returns whether its first step fits the data."""
     stages = next((step.stages for step in (*run.augment, *run.evaluation)), (shape.stage,))
     if shape.stage == "pixels" and "pixels" not in stages and "ids" in stages:
         raise ConfigError(

@@ -144,7 +144,7 @@ class _Fit:
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
             wait = nullcontext() if last or self.world.size == 1 else self.wrapped.no_sync()  # type: ignore[operator]
-            draws = Draws(config.seed, epoch, part.index, step)
+            draws = Draws(config.seed, epoch, part.index, step, self.total)
             bf16 = config.precision == "bf16"
             part = apply_all(self.job.augment, part, draws)  # in full precision
             with wait, torch.autocast(self.world.device.type, torch.bfloat16, enabled=bf16):

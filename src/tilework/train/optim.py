@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tilework.core.errors import ConfigError
 from tilework.models.model import Model
 from tilework.train.settings import OptimConfig
 
@@ -28,7 +29,7 @@ def build_optimiser(objective: nn.Module, config: OptimConfig) -> torch.optim.Op
     for name, parameter in objective.named_parameters():
         if parameter.requires_grad:
             plain = parameter.ndim < 2 or name.rpartition(".")[2] in FREE
-            key = (0.0 if plain else config.weight_decay, _scale(objective, name, config.layer_decay))
+            key = (0.0 if plain else config.weight_decay, _scale(objective, name, config))
             groups.setdefault(key, []).append(parameter)
     params: list[dict[str, Any]] = [
         {"params": members, "weight_decay": decay, "scale": scale} for (decay, scale), members in groups.items()
@@ -42,9 +43,14 @@ def build_optimiser(objective: nn.Module, config: OptimConfig) -> torch.optim.Op
     return sgd
 
 
-def _scale(objective: nn.Module, name: str, decay: float) -> float:
+def _scale(objective: nn.Module, name: str, config: OptimConfig) -> float:
+    """Rate of a parameter relative to the scheduled one: by its depth in the model, and whether it is the stem's."""
     model = objective.model
+    if config.stem_scale != 1.0 and not (isinstance(model, Model) and model.stem_names):
+        raise ConfigError(f"a {type(model).__name__} does not name its stem", "set fit.optim.stem_scale to 1")
     inner = name.removeprefix("model.")
-    if decay == 1.0 or not isinstance(model, Model) or inner == name:
+    if not isinstance(model, Model) or inner == name:
         return 1.0
-    return float(decay ** (model.layers - 1 - model.layer_of(inner)))
+    scale = 1.0 if config.layer_decay == 1.0 else config.layer_decay ** (model.layers - 1 - model.layer_of(inner))
+    in_stem = inner.removeprefix(model.prefix).startswith(model.stem_names)
+    return float(scale * config.stem_scale if in_stem else scale)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import cos, pi
+from math import cos, inf, pi
 from typing import Literal
 
 
@@ -18,6 +18,11 @@ class OptimConfig:
     momentum: float = 0.9  # sgd only
     layer_decay: float = 1.0  # learning rate of each layer relative to the next one up
     clip: float = 0.0  # largest norm of the gradient; 0: no clipping
+    stem_scale: float = 1.0  # learning rate of the stem relative to the rest, beside layer_decay; 0: it does not learn
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.stem_scale < inf:
+            raise ValueError(f"stem_scale is {self.stem_scale} but must not be negative")
 
 
 @dataclass(frozen=True)
