@@ -24,26 +24,26 @@ CASES = ((23, 4), (3, 4), (4, 4), (9, 1), (1, 2))  # samples, batch: in some of 
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A column: a value for each place of a line, that follows what happens to the input."""
 
     values: Tensor  # (B, K)
 
-    def warp(self, affine: Tensor, grid: tuple[int, int]) -> Place:
+    def warp(self, affine: Tensor, grid: tuple[int, int]) -> Location:
         flipped = affine[:, 0, 0] < 0
-        return Place(torch.where(flipped[:, None], self.values.flip(1), self.values))
+        return Location(torch.where(flipped[:, None], self.values.flip(1), self.values))
 
-    def permute(self, source: Tensor) -> Place:
-        return Place(self.values.gather(1, source.flatten(1)))
+    def permute(self, source: Tensor) -> Location:
+        return Location(self.values.gather(1, source.flatten(1)))
 
-    def mix(self, mix: Mix) -> Place:
+    def mix(self, mix: Mix) -> Location:
         raise NotImplementedError
 
-    def to(self, device: torch.device) -> Place:
-        return Place(self.values.to(device))
+    def to(self, device: torch.device) -> Location:
+        return Location(self.values.to(device))
 
-    def rows(self, which: slice) -> Place:
-        return Place(self.values[which])
+    def rows(self, which: slice) -> Location:
+        return Location(self.values[which])
 
 
 class Answers:
@@ -64,7 +64,7 @@ class Answers:
     def batch(self, index: np.ndarray) -> Batch:
         chosen = torch.from_numpy(index)
         x = self.logits[chosen]
-        return Batch(x[:, None, None], Target.hard(self.labels[chosen]), chosen, {"place": Place(x)})
+        return Batch(x[:, None, None], Target.hard(self.labels[chosen]), chosen, {"place": Location(x)})
 
 
 def ask(batch: Batch) -> Output:

@@ -98,13 +98,15 @@ class TinyModel(Model):
         self.blocks = nn.ModuleList(Block(WIDTH, 2, drop_path=0.2) for _ in range(2))
         self.head = nn.Linear(WIDTH, CLASSES)
 
-    def forward(self, x: Tensor, *, mix: Mix | None = None, keep: Tensor | None = None, track: bool = False) -> Output:
+    def forward(
+        self, x: Tensor, *, mix: Mix | None = None, visible: Tensor | None = None, track: bool = False
+    ) -> Output:
         stem = self.stem(x)
         tokens = (mix.apply(stem) if mix and mix.after_stem else stem).flatten(2).transpose(1, 2)
         share = initial_share(mix, len(x), self.grid, x.device) if track else None
-        if keep is not None:
-            tokens = tokens.gather(1, keep[..., None].expand(-1, -1, WIDTH))
-            share = None if share is None else share.gather(1, keep[..., None].expand(-1, -1, 2))
+        if visible is not None:
+            tokens = tokens.gather(1, visible[..., None].expand(-1, -1, WIDTH))
+            share = None if share is None else share.gather(1, visible[..., None].expand(-1, -1, 2))
         for block in self.blocks:
             tokens, share = block(tokens, share)
         share = None if share is None else share.mean(1)
@@ -119,8 +121,8 @@ class Aligned(Objective):
         self.model = model
 
     def answer(self, batch: Batch) -> tuple[Output, Target]:
-        keep = torch.arange(0, 16, 2).expand(len(batch.x), -1)
-        out = self.model(batch.x, mix=batch.mix, keep=keep, track=True)
+        visible = torch.arange(0, 16, 2).expand(len(batch.x), -1)
+        out = self.model(batch.x, mix=batch.mix, visible=visible, track=True)
         hard = Target(batch.target.ids[:, :1], torch.ones(len(batch.x), 1))
         return out, hard.mix(batch.mix.partner, out.share[:, 0])
 

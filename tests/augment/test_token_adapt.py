@@ -124,7 +124,7 @@ def test_flip_is_a_flip_of_the_grid(saved: Path) -> None:
 @pytest.mark.parametrize("colour", [QUIET, TokenColour(0.4, 0.4)])
 @pytest.mark.parametrize("size", [(8, 8), (6, 7)])
 def test_everything_at_once_equals_a_loop(saved: Path, size: tuple[int, int], colour: TokenColour) -> None:
-    """Place by place: vectors in other colours, warped maps mixed by shares, the mean of four, the least distance."""
+    """By position: vectors in other colours, warped maps mixed by shares, the mean of four, the least distance."""
     batch, augment = make_batch(20), bound(saved, size=size, geometry=Geometry(turn=0.8), colour=colour)
     torch.manual_seed(0)
     p = augment.sample(Draws(0, 0, batch.index), batch)

@@ -147,7 +147,7 @@ def bound(path: Path, **settings: Any) -> TokenGeometry:
 
 @pytest.mark.usefixtures("plain")
 def test_whole_share_equals_a_loop(saved: Path) -> None:
-    """Place by place: the mean of four warped vectors, and the code nearest to it."""
+    """Position by position: the mean of four warped vectors, and the code nearest to it."""
     batch, augment = make_batch(), bound(saved, share=1.0, geometry=Geometry(turn=0.8))
     p = augment.sample(draws(batch), batch)
     out = augment.apply(batch, p)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tilework.core.distributed import World, pick_device, world
+from tilework.core.distributed import World, join_world, pick_device
 from tilework.core.errors import MachineError
 
 
@@ -37,7 +37,7 @@ def test_cuda_is_refused_without_a_card() -> None:
 
 
 def test_single_process_leads_a_world_of_one() -> None:
-    with world("cpu") as here:
+    with join_world("cpu") as here:
         assert (here.rank, here.size, here.device) == (0, 1, torch.device("cpu"))
         assert here.leads
         assert not torch.distributed.is_initialized()
@@ -45,12 +45,12 @@ def test_single_process_leads_a_world_of_one() -> None:
 
 def test_rank_without_world_size_is_a_single_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
-    with world("cpu") as here:
+    with join_world("cpu") as here:
         assert (here.rank, here.size) == (0, 1)
 
 
 def test_world_refuses_a_device_that_is_not_here() -> None:
-    with pytest.raises(MachineError, match="nonsense"), world("nonsense"):
+    with pytest.raises(MachineError, match="nonsense"), join_world("nonsense"):
         pytest.fail("the block ran")
 
 

@@ -69,7 +69,7 @@ def chances_by_hand(batch: Tensor, model: Model) -> Tensor:
     index = torch.arange(len(batch))
     x = apply_all((Normalise(),), Batch(batch, Target.hard(index), index), Draws(0, 0, index)).x
     with torch.no_grad():
-        return model.places(model(x)).softmax(-1)
+        return model.token_logits(model(x)).softmax(-1)
 
 
 def dense(ids: np.ndarray, scores: np.ndarray, classes: int = 3) -> np.ndarray:
@@ -465,14 +465,14 @@ def test_places_of_a_vit(pool: Any) -> None:
             torch.nn.init.normal_(norm.bias)
     with torch.no_grad():
         out = model(torch.randn(2, 3, 32, 24))
-        places = model.places(out)
+        places = model.token_logits(out)
         tokens = (
             F.layer_norm(out.tokens, (16,), model.fc_norm.weight, model.fc_norm.bias, 1e-6)
             if pool == "mean"
             else out.tokens
         )
         expected = tokens @ model.head.weight.T + model.head.bias
-        same = model.places(replace(out, tokens=out.tokens.mean(1, keepdim=True)))[:, 0]
+        same = model.token_logits(replace(out, tokens=out.tokens.mean(1, keepdim=True)))[:, 0]
     assert places.shape == (2, 12, 5)
     assert torch.allclose(places, expected, atol=1e-6)
     assert not torch.allclose(places[:, 0], places[:, 1])
@@ -485,7 +485,7 @@ def test_places_of_a_dense_head_are_what_it_was_trained_to_say() -> None:
     model = VitConfig(width=16, depth=1, heads=2, dense=True, stem=PatchStemConfig(8)).build(3, (16, 16), 5).eval()
     with torch.no_grad():
         out = model(torch.randn(2, 3, 16, 16))
-    assert model.places(out) is out.dense
+    assert model.token_logits(out) is out.dense
 
 
 def test_places_of_a_resnet_and_of_an_efficientnet_average_to_the_logits() -> None:
@@ -494,7 +494,7 @@ def test_places_of_a_resnet_and_of_an_efficientnet_average_to_the_logits() -> No
         model = config.build(3, (side, side), 5).eval()
         with torch.no_grad():
             out = model(torch.randn(2, 3, side, side))
-            places = model.places(out)
+            places = model.token_logits(out)
         assert places.shape == (2, out.grid[0] * out.grid[1], 5)
         assert out.grid[0] * out.grid[1] > 1
         assert torch.allclose(places.mean(1), out.logits, atol=1e-5)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, multiprocessing
 
-from small_evaluation import CASES, CPU, Answers, Place, ask, measure, process
+from small_evaluation import CASES, CPU, Answers, Location, ask, measure, process
 from tilework.augment import Augment, Flip
 from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError
@@ -58,7 +58,7 @@ class Columns(Evaluator[Output]):
 
     def update(self, batch: Batch, output: Output) -> None:
         column = batch.columns["place"]
-        assert isinstance(column, Place)
+        assert isinstance(column, Location)
         self.add(equal=(column.values == output.logits).all(1).sum())
         self.keep(batch, seen=column.values)
 

@@ -32,7 +32,7 @@ def shuffled(batch: int, seed: int = 0) -> Tensor:
     return torch.rand(batch, PLACES, generator=torch.Generator().manual_seed(seed)).argsort(1)
 
 
-def place_of(order: Tensor) -> Tensor:
+def location(order: Tensor) -> Tensor:
     """The inverse of each permutation, by a loop."""
     place = torch.empty_like(order)
     for sample, row in enumerate(order.tolist()):
@@ -63,7 +63,7 @@ def slow(one: TokenDecoder, feature: Tensor, tokens: Tensor, order: Tensor) -> T
 @pytest.mark.parametrize("visible", range(PLACES + 1))
 def test_patches_stand_in_their_places(fill: str, visible: int) -> None:
     one, feature, tokens, order = decoder(fill), noise(3, WIDTH), noise(3, visible, WIDTH, seed=1), shuffled(3)
-    out = one(feature, tokens, place_of(order))
+    out = one(feature, tokens, location(order))
     assert out.shape == (3, PLACES, CODES, DIM)
     torch.testing.assert_close(out, slow(one, feature, tokens, order), atol=1e-5, rtol=1e-5)
 
@@ -71,7 +71,7 @@ def test_patches_stand_in_their_places(fill: str, visible: int) -> None:
 def test_the_order_of_the_visible_ones_does_not_matter() -> None:
     one, feature, tokens, order = decoder(), noise(2, WIDTH), noise(2, 3, WIDTH, seed=1), shuffled(2)
     swapped = order[:, [2, 0, 1, 4, 3]]
-    out, same = one(feature, tokens, place_of(order)), one(feature, tokens[:, [2, 0, 1]], place_of(swapped))
+    out, same = one(feature, tokens, location(order)), one(feature, tokens[:, [2, 0, 1]], location(swapped))
     torch.testing.assert_close(out, same)
 
 
@@ -88,7 +88,7 @@ def test_the_class_feature_as_filling() -> None:
     """As a mask vector that is the class feature of each sample."""
     masked, classed = decoder("mask"), decoder("class")
     classed.load_state_dict({k: v for k, v in masked.state_dict().items() if k != "mask"})
-    feature, tokens, place = noise(1, WIDTH), noise(1, 2, WIDTH, seed=1), place_of(shuffled(1))
+    feature, tokens, place = noise(1, WIDTH), noise(1, 2, WIDTH, seed=1), location(shuffled(1))
     assert not torch.allclose(masked(feature, tokens, place), classed(feature, tokens, place), atol=1e-3)
     masked.mask = nn.Parameter(masked.inlet(feature)[:, None])
     torch.testing.assert_close(masked(feature, tokens, place), classed(feature, tokens, place))
@@ -97,7 +97,7 @@ def test_the_class_feature_as_filling() -> None:
 @pytest.mark.parametrize("fill", FILLS)
 def test_every_weight_is_trained_and_nothing_else_is_there(fill: str) -> None:
     one = decoder(fill).requires_grad_(True)
-    one(noise(2, WIDTH), noise(2, 3, WIDTH), place_of(shuffled(2))).square().sum().backward()
+    one(noise(2, WIDTH), noise(2, 3, WIDTH), location(shuffled(2))).square().sum().backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in one.parameters())
     kinds = {name.split(".")[0] for name in one.state_dict()}
     assert kinds == {"inlet", "pos_embed", "blocks", "norm", "outlet"} | ({"mask"} if fill == "mask" else set())
@@ -115,7 +115,7 @@ def test_size_of_the_paper() -> None:
 
 @pytest.mark.parametrize("fill", FILLS)
 def test_mixed_precision(fill: str) -> None:
-    one, feature, tokens, place = decoder(fill), noise(2, WIDTH), noise(2, 3, WIDTH), place_of(shuffled(2))
+    one, feature, tokens, place = decoder(fill), noise(2, WIDTH), noise(2, 3, WIDTH), location(shuffled(2))
     with torch.autocast("cpu", torch.bfloat16):
         out = one(feature.bfloat16(), tokens.bfloat16(), place)
     torch.testing.assert_close(out.float(), one(feature, tokens, place), atol=0.2, rtol=0.2)

@@ -153,13 +153,13 @@ def test_every_preset_classifies_places(name: str) -> None:
     out = model(torch.randn(2, 3, 64, 32))
     assert out.grid == model.grid
     assert out.tokens.shape[:2] == (2, out.grid[0] * out.grid[1])
-    assert model.places(out).shape == (2, out.grid[0] * out.grid[1], 5)
+    assert model.token_logits(out).shape == (2, out.grid[0] * out.grid[1], 5)
 
 
 @pytest.mark.parametrize("name", UNKEPT)
 def test_tokens_that_must_stay_are_not_left_out(name: str) -> None:
     with pytest.raises(ConfigError, match="cannot leave tokens out"):
-        small(name).build(3, (32, 32), 5)(torch.randn(1, 3, 32, 32), keep=torch.zeros(1, 1).long())
+        small(name).build(3, (32, 32), 5)(torch.randn(1, 3, 32, 32), visible=torch.zeros(1, 1).long())
 
 
 @pytest.mark.parametrize("name", TRACKED)

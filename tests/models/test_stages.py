@@ -164,7 +164,7 @@ def test_another_grid_gives_what_a_network_built_for_it_gives(name: str, grid: t
     assert torch.allclose(out.logits, wanted.logits, atol=1e-5)
     assert torch.allclose(out.tokens, wanted.tokens, atol=1e-5)
     assert close(out.stages, list(wanted.stages))
-    assert model.places(out).shape == (2, out.grid[0] * out.grid[1], 5)
+    assert model.token_logits(out).shape == (2, out.grid[0] * out.grid[1], 5)
 
 
 @pytest.mark.parametrize("name", TRACKED)
@@ -267,7 +267,7 @@ def test_fixed_positions_are_computed_for_the_grid_at_hand() -> None:
 @pytest.mark.parametrize("name", ["vit_ti", "t2t_vit_14"])
 def test_visible_tokens_alone_give_no_maps(name: str) -> None:
     with pytest.raises(ConfigError, match="tokens that are left out leave no maps"):
-        make(CONFIGS[name])(torch.randn(1, 3, 64, 64), keep=torch.zeros(1, 1).long(), stages=True)
+        make(CONFIGS[name])(torch.randn(1, 3, 64, 64), visible=torch.zeros(1, 1).long(), stages=True)
 
 
 # networks of others, graphs

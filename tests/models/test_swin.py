@@ -163,7 +163,7 @@ PADDED = ((10, 14), (5, 7))  # tokens of 40x56 px; windows of 3 make 12x15 and 6
 
 @pytest.mark.parametrize("built", [(40, 56), (48, 48)], ids=["built for it", "built for another"])
 def test_padded_windows_equal_the_slow_way(built: tuple[int, int]) -> None:
-    """Place by place on the padded map, as the published detectors compute it: timm pads after the roll instead."""
+    """Position by position on the padded map, as published detectors compute it: timm pads after the roll instead."""
     model, x = make(built, window=3), torch.randn(2, 3, 40, 56)
     with torch.no_grad():
         out = model(x, stages=True)

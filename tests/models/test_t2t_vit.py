@@ -161,10 +161,10 @@ def test_mixture_after_the_stem_starts_from_the_tokens() -> None:
 def test_hidden_tokens_change_nothing() -> None:
     model, x = make(), torch.randn(2, 3, *SIZE)
     keep = torch.tensor([[0, 5], [2, 3]])
-    out = model(x, keep=keep, track=True)
+    out = model(x, visible=keep, track=True)
     assert out.tokens.shape == (2, 2, 16)
     own = torch.zeros(2, 2, 3).flatten(1).scatter(1, keep, 1.0).view(2, 2, 3)
-    other = model(x, keep=keep, mix=Mix(torch.tensor([1, 0]), own, after_stem=True))
+    other = model(x, visible=keep, mix=Mix(torch.tensor([1, 0]), own, after_stem=True))
     assert torch.allclose(out.logits, other.logits, atol=1e-5)  # hidden tokens come from another image
 
 

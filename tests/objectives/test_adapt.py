@@ -346,7 +346,7 @@ def test_nothing_is_added_to_it(path: Path, images: Path, tmp_path: Path) -> Non
 def test_a_tokenizer_that_goes_away_meanwhile_does_not_matter(path: Path, tmp_path: Path) -> None:
     one = objective(path)
     shutil.rmtree(path)
-    one.keep(one.model, tmp_path / "run")
+    one.save_artefact(one.model, tmp_path / "run")
     assert torch.equal(torch.from_numpy(load_adapter(tmp_path / "run/token_adapt")[1].vectors), one.tokenizer.codebook)
 
 

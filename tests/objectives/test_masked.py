@@ -398,7 +398,7 @@ def test_hidden_patches_may_be_filled_with_the_class_feature() -> None:
     one, ids, order, seen = objective(fill="class"), random_ids(2), random_order(2), []
     with watched(one.decoder.blocks[0], seen):
         one.predict(one.model, ids, order, 5)
-    feature = one.decoder.inlet(one.model(one_map(one, ids), keep=order[:, :3]).logits)
+    feature = one.decoder.inlet(one.model(one_map(one, ids), visible=order[:, :3]).logits)
     found = seen[0][0][0] - one.decoder.pos_embed
     for sample in range(2):
         for patch in order[sample, 3:].tolist():

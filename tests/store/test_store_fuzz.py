@@ -861,7 +861,7 @@ class Serial:
     map = staticmethod(map)
 
 
-def place_of(error: BaseException) -> str:
+def location(error: BaseException) -> str:
     """What failed and where in the package: failures alike are one failure."""
     if isinstance(error, Broken):
         return str(error)
@@ -915,7 +915,7 @@ def run_inputs(folder: Path, seed: int, first: int, count: int, speak: bool = Fa
             signal.setitimer(signal.ITIMER_PROF, 0)
             draft.clear(changed)
         for error in failed:
-            place = place_of(error)
+            place = location(error)
             seen[place] += 1
             if seen[place] == 1 or speak:
                 tell(number, draft, place, f"{type(error).__name__}: {error}"[:300])

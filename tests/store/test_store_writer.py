@@ -186,7 +186,7 @@ def test_ids_that_are_no_integers_are_refused(tmp_path: Path) -> None:
 def test_code_outside_the_codebook_is_refused(tmp_path: Path, code: int) -> None:
     ids = zeros()
     ids[1, 1, 0] = code
-    with pytest.raises(InputError, match=rf"code {code} at place 2 of image 1 is outside 0\.\.7"):
+    with pytest.raises(InputError, match=rf"code {code} \(position 2, image 1\) is outside 0\.\.7"):
         write(tmp_path / "out.tok", ids)
     assert left(tmp_path) == []
 
@@ -194,7 +194,7 @@ def test_code_outside_the_codebook_is_refused(tmp_path: Path, code: int) -> None
 def test_refused_code_is_counted_from_the_first_image(tmp_path: Path) -> None:
     ids = zeros(6)
     ids[4, 0, 1] = 99
-    with pytest.raises(InputError, match="code 99 at place 1 of image 4"):
+    with pytest.raises(InputError, match=r"code 99 \(position 1, image 4\)"):
         write(tmp_path / "out.tok", ids, shard_images=2)
 
 
@@ -204,7 +204,7 @@ def test_refused_code_is_counted_over_portions(tmp_path: Path) -> None:
             writer.add(zeros(3), [0] * 3, list("abc"))
             writer.add(zeros(3) + np.array([0, 0, 99])[:, None, None], [0] * 3, list("def"))
 
-    with pytest.raises(InputError, match="code 99 at place 0 of image 5"):
+    with pytest.raises(InputError, match=r"code 99 \(position 0, image 5\)"):
         fill()
 
 

@@ -19,7 +19,7 @@ from tilework.core.batch import Batch, Mix
 from tilework.core.distributed import World, pick_device
 from tilework.core.errors import ConfigError
 from tilework.core.files import new_directory, write, write_json
-from tilework.core.place import Place
+from tilework.core.location import Location
 from tilework.core.rng import Draws
 from tilework.data.part import Chosen
 from tilework.evaluation import evaluate
@@ -32,29 +32,29 @@ SEED, PAIRS, PART = 3, 256, 64  # pairs that the figures in results.json are of,
 
 
 def align_views(
-    run: Path, data: Place, out: Path, tokenizer: Path | None = None, count: int = 8, device: str = "auto"
+    run: Path, data: Location, out: Path, tokenizer: Path | None = None, count: int = 8, device: str = "auto"
 ) -> dict[str, Any]:
     """Write pictures of mixtures, label maps and ratios over layers; returns what is in results.json."""
-    place = pick_device(device)
-    one = Explained.open(run, data, place)
+    chosen = pick_device(device)
+    one = Explained.open(run, data, chosen)
     if not one.model.tracks:
         raise ConfigError(f"{run} trained a model that cannot follow mixtures", "give the run of a ViT or Swin")
     if not 1 < count <= len(one.source):
         raise ConfigError(f"{count} mixtures of {len(one.source)} images cannot be shown", "change --count")
-    decoder = None if tokenizer is None else load_tokenizer(tokenizer)[0].to(place).requires_grad_(False)
+    decoder = None if tokenizer is None else load_tokenizer(tokenizer)[0].to(chosen).requires_grad_(False)
     index = some(len(one.source), count)
-    batch = mixable(one, index, place)
+    batch = mixable(one, index, chosen)
     mixes = {name: strategy(batch, kind, one.model.grid) for name, kind in STRATEGIES.items()}
     mix = mixes["CutMix"]
     ratios = mixing_ratios(one.model, batch.x, mix)
-    pictures = one.pictures(index, decoder, place)
-    shown = {name: one.pictures(index, decoder, place, mix) for name, mix in mixes.items()}
+    pictures = one.pictures(index, decoder, chosen)
+    shown = {name: one.pictures(index, decoder, chosen, mix) for name, mix in mixes.items()}
     with new_directory(out) as root:
         rows = {"first": pictures, "second": pictures[mix.partner], **shown}
         write(root / "mixing.png", rows_of_pictures({name: _array(x) for name, x in rows.items()}))
         write(root / "labels.png", label_maps(_label_rows(pictures, shown["CutMix"], ratios, mix, one.model.grid)))
         write(root / "ratio.png", ratio_panels(_panels(ratios)))
-        found = {"run": str(run), "data": str(data), **agreement(one, place)}
+        found = {"run": str(run), "data": str(data), **agreement(one, chosen)}
         write_json(root / "results.json", found)
     return found
 

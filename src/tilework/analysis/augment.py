@@ -24,7 +24,7 @@ from tilework.core.batch import Batch, Mix
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import new_directory, write, write_json
-from tilework.core.place import Place
+from tilework.core.location import Location
 from tilework.core.rng import Draws
 from tilework.data import Source, TokenSource
 from tilework.evaluation import linear_accuracy
@@ -103,7 +103,7 @@ class Views:
 
 @torch.inference_mode()
 def augment_views(
-    data: Place,
+    data: Location,
     tokenizer: Path,
     adapter: Path,
     out: Path,
@@ -116,25 +116,25 @@ def augment_views(
 
     runs: the first is the classifier whose features are looked at. pixels: a pixel run and a folder of images.
     """
-    place, trained = pick_device(device), [Trained.open(path) for path in runs]
+    chosen, trained = pick_device(device), [Trained.open(path) for path in runs]
     source = open_source(data, (0, 0), 0.0)
     if not isinstance(source, TokenSource) or source.codebook is None:
         raise InputError(f"{data} is no token store", "give the codes of images")
     if not 0 < count <= len(source):
         raise ConfigError(f"{count} pictures of {len(source)} images cannot be shown", "change --count")
     decoder, _ = decoder_of(tokenizer, source.codebook)
-    views = Views(decoder.to(place), Adapter.open(adapter, source.codebook, place))
-    batch = source.batch(np.linspace(0, len(source) - 1, count).astype(np.int64)).to(place)
+    views = Views(decoder.to(chosen), Adapter.open(adapter, source.codebook, chosen))
+    batch = source.batch(np.linspace(0, len(source) - 1, count).astype(np.int64)).to(chosen)
     found: dict[str, Any] = {}
     with new_directory(out) as root:
         for name, rows in views.geometry(batch).items():
             write(root / f"{name.replace(' ', '-')}.png", rows_of_pictures(_arrays(rows)))
         write(root / "colours.png", rows_of_pictures(_arrays(views.colours(batch))))
         if runs:
-            panels = {"codes": token_features(trained[0], data, None, place)}
-            panels["TokenAdapt"] = token_features(trained[0], data, adapter, place)
+            panels = {"codes": token_features(trained[0], data, None, chosen)}
+            panels["TokenAdapt"] = token_features(trained[0], data, adapter, chosen)
             if pixels is not None:
-                panels["pixels"] = pixel_features(*pixels, place)
+                panels["pixels"] = pixel_features(*pixels, chosen)
             found["linear_accuracy"] = {name: separability(x, y) for name, (x, y) in panels.items()}
             points = {
                 f"{name}: {found['linear_accuracy'][name]:.1%}": (projected(x), y.cpu().numpy())
@@ -146,7 +146,9 @@ def augment_views(
     return found
 
 
-def token_features(trained: Trained, data: Place, adapter: Path | None, device: torch.device) -> tuple[Tensor, Tensor]:
+def token_features(
+    trained: Trained, data: Location, adapter: Path | None, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Features of augmented codes of some classes, and labels: moved as they are, or through TokenAdapt."""
     model, opened = trained.classifier.to(device).eval(), trained.on(data, device, classes="any")
     source, codebook = opened.source, opened.source.codebook

@@ -20,7 +20,7 @@ from tilework.core.batch import Mix
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import write
-from tilework.core.place import Place
+from tilework.core.location import Location
 from tilework.core.rng import Draws
 from tilework.data import Source
 from tilework.evaluation.layer_relevance import relevance
@@ -50,7 +50,7 @@ class Explained:
     crop: tuple[int, int] | None  # of the evaluation pipeline
 
     @staticmethod
-    def open(path: Path, data: Place, device: torch.device) -> Explained:
+    def open(path: Path, data: Location, device: torch.device) -> Explained:
         """A run and the data to look at."""
         trained = Trained.open(path)
         model, opened = trained.classifier.to(device).eval(), trained.on(data, device)
@@ -101,7 +101,7 @@ class Explained:
 
 def explain(
     runs: Sequence[Path],
-    data: Sequence[Place],
+    data: Sequence[Location],
     out: Path,
     method: Method = "relevance",
     tokenizer: Path | None = None,
@@ -121,10 +121,10 @@ def explain(
         raise ConfigError(f"{len(runs)} runs and {len(data)} data sets", "give one for all, or one for each")
     if out.suffix != ".png":
         raise ConfigError(f"{out} is no PNG file", "choose a name that ends in .png")
-    place = pick_device(device)
-    decoder = None if tokenizer is None else load_tokenizer(tokenizer)[0].to(place).requires_grad_(False)
+    chosen = pick_device(device)
+    decoder = None if tokenizer is None else load_tokenizer(tokenizer)[0].to(chosen).requires_grad_(False)
     paths = list(data) * len(runs) if len(data) == 1 else list(data)
-    models = [Explained.open(run, path, place) for run, path in zip(runs, paths, strict=True)]
+    models = [Explained.open(run, path, chosen) for run, path in zip(runs, paths, strict=True)]
     if len({len(one.source) for one in models}) > 1:
         raise InputError("the data sets have different numbers of images", "give the same images to all runs")
     total = len(models[0].source)
@@ -133,9 +133,9 @@ def explain(
     index = np.linspace(0, total - 1, count).astype(np.int64)
     rows = []
     for one in models:
-        shown = one.pictures(index, decoder, place).permute(0, 2, 3, 1).cpu().numpy()
+        shown = one.pictures(index, decoder, chosen).permute(0, 2, 3, 1).cpu().numpy()
         for rank in range(min(ranks, len(one.classes)) if method in OF_A_CLASS else 1):
-            heat, words = one.heat(index, method, rank, place)
+            heat, words = one.heat(index, method, rank, chosen)
             label = f"{one.name}, {rank + 1}." if method in OF_A_CLASS else one.name
             rows.append((label, shown, heat.cpu().numpy(), words))
     write(out, heat_pictures(rows))

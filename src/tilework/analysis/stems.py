@@ -18,7 +18,7 @@ from tilework.augment import AnyStep, Augment, CentreCrop, Embed, Normalise, app
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import new_directory, write, write_json
-from tilework.core.place import Place
+from tilework.core.location import Location
 from tilework.core.rng import Draws
 from tilework.data import Source, TokenSource
 from tilework.data.part import Part
@@ -36,8 +36,8 @@ from tilework.runs.trained import Trained
 
 
 def stem_views(
-    data: Place,
-    val: Place,
+    data: Location,
+    val: Location,
     out: Path,
     stems: Sequence[str] = (),
     runs: Sequence[Path] = (),
@@ -61,12 +61,12 @@ def stem_views(
     opened = [Trained.open(path) for path in runs]  # a name that is wrong is refused before the first decoder learns
     for name in stems:
         known[name]
-    place = pick_device(device)
+    chosen = pick_device(device)
     rows: dict[str, dict[str, Any]] = {}
     layouts: dict[str, np.ndarray] = {}
     total = (len(stems) + len(runs)) * epochs
-    named = ((name, _random(name, data, val, width, size, samples, place)) for name in stems)
-    trained = ((one.name, _of_run(one, data, val, samples, place)) for one in opened)
+    named = ((name, _random(name, data, val, width, size, samples, chosen)) for name in stems)
+    trained = ((one.name, _of_run(one, data, val, samples, chosen)) for one in opened)
     with new_directory(out) as root:
         for title, (stem, train, judge, steps) in chain(named, trained):  # one after another: sources are large
             if title in rows:
@@ -76,9 +76,9 @@ def stem_views(
             def passed(done: int, before: int = before) -> None:
                 progress(before + done, total)
 
-            rows[title] = asdict(information(stem, train, judge, steps, place, epochs, progress=passed))
+            rows[title] = asdict(information(stem, train, judge, steps, chosen, epochs, progress=passed))
             if isinstance(stem, MotoStem) and isinstance(stem.moto, Moto) and judge.stage == "pixels":
-                layouts |= _layouts(title, stem, judge, steps[1], count, place)
+                layouts |= _layouts(title, stem, judge, steps[1], count, chosen)
         write(root / "stems.png", stem_bars({name: (row["mse"], row["similarity"]) for name, row in rows.items()}))
         write(root / "table.md", _table(rows).encode())
         if layouts:
@@ -91,7 +91,7 @@ Parts = tuple[Stem, Source, Source, tuple[tuple[AnyStep, ...], tuple[AnyStep, ..
 
 
 def _random(
-    name: str, data: Place, val: Place, width: int, size: tuple[int, int], samples: int, device: torch.device
+    name: str, data: Location, val: Location, width: int, size: tuple[int, int], samples: int, device: torch.device
 ) -> Parts:
     """A named stem as it is drawn, and what it is given."""
     train: Source = open_source(data, size, 0.05, samples=samples)
@@ -117,7 +117,7 @@ def _random(
     )
 
 
-def _of_run(trained: Trained, data: Place, val: Place, samples: int, device: torch.device) -> Parts:
+def _of_run(trained: Trained, data: Location, val: Location, samples: int, device: torch.device) -> Parts:
     """The stem of a run as it was trained, and what the run gives it."""
     train, judge = trained.on(data, device, samples=samples), trained.on(val, device)
     return stem_of(trained.encoder), train.source, judge.source, (train.steps, judge.steps)
@@ -127,7 +127,7 @@ def _of_run(trained: Trained, data: Place, val: Place, samples: int, device: tor
 def _layouts(
     title: str, stem: MotoStem, source: Source, steps: Sequence[AnyStep], count: int, device: torch.device
 ) -> dict[str, np.ndarray]:
-    """Pictures above the entity of each place."""
+    """Pictures above the entity of each position."""
     index = np.linspace(0, len(source) - 1, min(count, len(source))).astype(np.int64)
     part = source.batch(index).to(device)
     x = apply_all(steps, part, Draws(0, 0, part.index)).x  # (B, 3, H, W)

@@ -1,4 +1,4 @@
-"""Crop, flip, rotation, translation and shear as one map from output to input places, for images and for maps.
+"""Crop, flip, rotation, translation and shear as one map from output to input positions, for images and for maps.
 
 B batch | C channels | H, W input grid | h, w output grid
 """

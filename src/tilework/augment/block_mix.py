@@ -33,18 +33,18 @@ class BlockMix(PatchMixing):
     def pasted(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
         """One inside the blocks."""
         wanted = sample_beta(draws, "block_mix", self.alpha) * grid[0] * grid[1]  # (B,)
-        u = draws.uniform("block_mix", 4 * BLOCKS).unflatten(1, (BLOCKS, 4))  # area, aspect, place
+        u = draws.uniform("block_mix", 4 * BLOCKS).unflatten(1, (BLOCKS, 4))  # area, aspect, position
         at = [torch.arange(side, device=u.device) for side in grid]
         pasted = torch.zeros(len(u), *grid, device=u.device)
         least = self.least * grid[0] * grid[1]
-        for area, aspect, *place in (block.unbind(1) for block in u.unbind(1)):
+        for area, aspect, *position in (block.unbind(1) for block in u.unbind(1)):
             room = (wanted - pasted.sum((1, 2))).clamp(min=least)
             area = least + area * (room - least)
             stretch = torch.exp(log(self.aspect) * (1 - 2 * aspect) / 2)  # square root of the aspect
             axes = []
             for i, side in enumerate((area.sqrt() * stretch, area.sqrt() / stretch)):
                 length = side.round().clamp(1, grid[i])
-                low = (place[i] * (grid[i] - length + 1)).floor()[:, None]
+                low = (position[i] * (grid[i] - length + 1)).floor()[:, None]
                 axes.append(((at[i] >= low) & (at[i] < low + length[:, None])).float())
             joined = torch.maximum(pasted, axes[0][:, :, None] * axes[1][:, None, :])
             fits = joined.sum((1, 2)) <= wanted

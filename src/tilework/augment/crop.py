@@ -21,8 +21,8 @@ from tilework.core.batch import Batch, Shape, Stage
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
-# Keys' cubic convolution with a = -0.75, the constant torch's bicubic interpolation uses: weights of the places
-# -1, 0, 1, 2 (columns) as polynomials of how far the point lies beyond place 0 (rows: powers 0 to 3)
+# Keys' cubic convolution with a = -0.75, the constant torch's bicubic interpolation uses: weights of the positions
+# -1, 0, 1, 2 (columns) as polynomials of how far the point lies beyond position 0 (rows: powers 0 to 3)
 CUBIC = ((0.0, 1.0, 0.0, 0.0), (-0.75, 0.0, 0.75, 0.0), (1.5, -2.25, 1.5, -0.75), (-0.75, 1.25, -1.25, 0.75))
 
 
@@ -32,13 +32,13 @@ def _cubic(device: torch.device) -> Tensor:
 
 
 def interpolation_taps(scale: Tensor, shift: Tensor, source: int, target: int) -> tuple[Tensor, Tensor]:
-    """The four places each output reads and their bicubic weights; one axis.
+    """The four positions each output reads and their bicubic weights; one axis.
 
     The edges of the box are repeated, as if it had been cut out first.
     scale, shift: (B,) output to input; returns int64 and float32, (B, target, 4) both.
     """
     centres = torch.linspace(1 / target - 1, 1 - 1 / target, target, device=scale.device)  # (target,) in [-1, 1]
-    middle, half = (shift + 1) * (source / 2), scale * (source / 2)  # of the box, in input places
+    middle, half = (shift + 1) * (source / 2), scale * (source / 2)  # of the box, in input positions
     at = torch.addcmul(middle[:, None] - 0.5, half[:, None], centres)  # (B, target)
     base = at.floor()
     half = half.abs()
@@ -93,7 +93,7 @@ def check_fits(size: tuple[int, int], grid: tuple[int, int]) -> None:
 @Augment.choices.add("random_resized_crop")
 @dataclass(frozen=True)
 class RandomResizedCrop(Stateless[Tensor]):
-    """A box of whole places, of random area and aspect, resized to a fixed grid by bicubic interpolation."""
+    """A box of whole positions, of random area and aspect, resized to a fixed grid by bicubic interpolation."""
 
     size: tuple[int, int] = (28, 28)
     area: tuple[float, float] = (0.08, 1.0)

@@ -61,9 +61,9 @@ class Erase(Stateless[Erasure]):
         return batch.changed(x=torch.where(p.inside, p.noise, batch.x))
 
 
-def _between(place: Tensor, length: Tensor, side: int) -> Tensor:
-    """Which pixels of an axis lie in the box. place: (B,) in [0, 1); length: (B,) pixels; returns (B, side)."""
-    at = torch.arange(side, device=place.device)
+def _between(position: Tensor, length: Tensor, side: int) -> Tensor:
+    """Which pixels of an axis lie in the box. position: (B,) in [0, 1); length: (B,) pixels; returns (B, side)."""
+    at = torch.arange(side, device=position.device)
     length = length.round().clamp(max=side)
-    start = (place * (side - length + 1)).floor()[:, None]
+    start = (position * (side - length + 1)).floor()[:, None]
     return (at >= start) & (at < start + length[:, None])

@@ -18,9 +18,9 @@ from tilework.core.rng import Draws, uniform
 @Augment.choices.add("mix_token")
 @dataclass(frozen=True)
 class MixToken(Stateless[Mix]):
-    """One box of tokens for the whole batch comes from the sample at the mirrored place; the model mixes its tokens.
+    """One box of tokens for the whole batch comes from the sample at the mirrored position; the model mixes its tokens.
 
-    lambda ~ Beta(1, 1); sides int(g sqrt(1 - lambda)) around a random place, clipped; labels go by what is left.
+    lambda ~ Beta(1, 1); sides int(g sqrt(1 - lambda)) around a random position, clipped; labels go by what is left.
     """
 
     grid: tuple[int, int] = (14, 14)  # of the model's tokens
@@ -32,8 +32,8 @@ class MixToken(Stateless[Mix]):
         own = np.ones(self.grid, np.float32)
         if u[0] < self.probability:
             cuts = []
-            for side, place in zip(self.grid, u[2:], strict=True):
-                length, centre = int(side * (1 - u[1]) ** 0.5), int(place * side)
+            for side, position in zip(self.grid, u[2:], strict=True):
+                length, centre = int(side * (1 - u[1]) ** 0.5), int(position * side)
                 cuts.append(slice(max(0, centre - length // 2), min(side, centre + length // 2)))
             own[cuts[0], cuts[1]] = 0
         device = batch.x.device

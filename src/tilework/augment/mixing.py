@@ -22,7 +22,7 @@ class Mixing(Stateless[Mix]):
     """Mixes each sample with its neighbour in the batch; subclasses say how much of it stays where."""
 
     def own(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
-        """Share of the sample itself at each place, (B, H, W)."""
+        """Share of the sample itself at each position, (B, H, W)."""
         raise NotImplementedError
 
     def sample(self, draws: Draws, batch: Batch) -> Mix:
@@ -67,7 +67,7 @@ class Mixup(Mixing):
         return False
 
     def own(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
-        """The same share at every place."""
+        """The same share at every position."""
         mixed = draws.uniform("mixup")[:, 0] < self.probability
         share = torch.where(mixed, sample_beta(draws, "mixup", self.alpha), 1.0)
         return share[:, None, None].expand(-1, *grid)
@@ -105,7 +105,7 @@ def sample_beta(draws: Draws, purpose: str, alpha: float) -> Tensor:
 
 
 def _inside(centre: Tensor, side: Tensor, length: int) -> Tensor:
-    """Which places of an axis lie in the box, clipped at the border. centre, side: (B,) fractions; (B, length)."""
+    """Which positions of an axis lie in the box, clipped at the border. centre, side: (B,) fractions; (B, length)."""
     at = torch.arange(length, device=centre.device)
     low = ((centre - side / 2) * length).round()[:, None]
     high = ((centre + side / 2) * length).round()[:, None]

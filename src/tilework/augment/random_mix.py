@@ -21,7 +21,7 @@ class RandomMix(PatchMixing):
     """The neighbour's patches lie anywhere."""
 
     def pasted(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
-        """One on as many places of a random order as the share asks for."""
+        """One on as many positions of a random order as the share asks for."""
         places = grid[0] * grid[1]
         count = (sample_beta(draws, "random_mix", self.alpha) * places).round()  # (B,)
         rank = draws.uniform("random_mix", places).argsort(1).argsort(1)

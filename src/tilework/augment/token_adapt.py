@@ -28,7 +28,7 @@ from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
 # code vectors (n, C, H, W), maps (n, 2, 3), (h, w) and a mixture on twice that grid, to codes (n, h, w), or to vectors
-# (n, C, h, w) where a place has several codes
+# (n, C, h, w) where a position has several codes
 Mover = Callable[[Tensor, Tensor, tuple[int, int], Mix | None], Tensor]
 
 
@@ -47,7 +47,7 @@ class LikePixels(Augment):
     """Codes to code vectors, a share of every batch augmented as pixels are, by what a subclass says.
 
     Those are cropped, turned, flipped and mixed; the rest is cropped and mixed as tokens. Colours of both change after
-    the look-up and before any mixing. Batches are shuffled, so that a fixed share of places is a random share of
+    the look-up and before any mixing. Batches are shuffled, so that a fixed share of positions is a random share of
     samples, and nothing is counted on the device.
     """
 

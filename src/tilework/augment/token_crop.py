@@ -1,7 +1,7 @@
 """Token-RRC from codes to a cropped code map in one go (SeiT, section 3).
 
-The paper resizes one-hot maps and multiplies by the codebook. Both are linear, so every output place is a weighted sum
-of a few code vectors: four rows of the grid for each row, then four places of the result for each column.
+The paper resizes one-hot maps and multiplies by the codebook. Both are linear: every output position is a weighted sum
+of a few code vectors: four rows of the grid for each row, then four positions of the result for each column.
 
 B batch | H, W code grid | K codes | C code dim | h, w output grid
 """
@@ -29,7 +29,7 @@ def crop_codes(ids: Tensor, table: Tensor, affine: Tensor, grid: tuple[int, int]
     ids: (B, H, W) or (B, C, H, W) int32; table: (K, C); affine: (B, 2, 3) without rotation or shear; returns
     (B, C, h, w), channels lying together in memory.
     """
-    if ids.ndim == 4:  # several codes at a place: too many for sums of them
+    if ids.ndim == 4:  # several codes at a position: too many for sums of them
         return warp_axes(look_up(ids, table), affine, grid)
     batch, height, width = ids.shape
     h, w = grid

@@ -41,14 +41,14 @@ def replace_synonyms(ids: Tensor, table: Tensor, synonym: Tensor) -> Tensor:
 
 
 def swap_source(p: Squares, grid: tuple[int, int], largest: int) -> Tensor:
-    """Where each place takes its code from, flat. largest: bound of the sides; returns (B, H W) int64."""
+    """Where each position takes its code from, flat. largest: bound of the sides; returns (B, H W) int64."""
     height, width = grid
     step = torch.arange(largest, device=p.side.device)
     inside = (step < p.side[:, None])[:, :, None] & (step < p.side[:, None])[:, None, :]  # (B, largest, largest)
     block = step[:, None] * width + step
 
     def places(corner: Tensor) -> Tensor:
-        """Flat places of a square; what is not of it lies just behind the grid."""
+        """Flat positions of a square; what is not of it lies just behind the grid."""
         at = (corner[:, 0] * width + corner[:, 1])[:, None, None] + block
         return torch.where(inside, at, height * width).flatten(1)
 
@@ -68,7 +68,7 @@ def sample_squares(u: Tensor, side: Tensor, grid: tuple[int, int]) -> Squares:
 
     u: (B, 3) in [0, 1): row and column of the first, choice of the second; side: (B,) int64.
     """
-    rows, columns = (n - side + 1 for n in grid)  # places for a corner
+    rows, columns = (n - side + 1 for n in grid)  # positions for a corner
     row, column = (u[:, 0] * rows).long(), (u[:, 1] * columns).long()
     top, left = (row - side).clamp(min=0), (column - side).clamp(min=0)
     high = torch.minimum(row + side + 1, rows) - top  # a block of corners too near

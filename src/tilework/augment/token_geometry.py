@@ -26,7 +26,7 @@ from tilework.core.rng import Draws
 @Augment.choices.add("code_cut")
 @dataclass(frozen=True)
 class CodeCut(Stateless[Tensor]):
-    """A box of whole codes at a random place, neither scaled nor interpolated."""
+    """A box of whole codes at a random position, neither scaled nor interpolated."""
 
     stages: ClassVar[tuple[Stage, ...]] = ("ids",)
     size: tuple[int, int] = (28, 28)

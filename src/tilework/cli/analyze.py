@@ -68,7 +68,7 @@ def align(
     """Show what is in the tokens of mixed images, layer by layer, and what their labels say.
 
     Writes pictures of mixing strategies, of label maps before and after TL-Align, and of the share of the first image
-    in what the head reads (the class token of a ViT, or the mean of all places): by similarity to the tokens of both
+    in what the head reads (the class token of a ViT, or the mean of all positions): by similarity to the tokens of both
     images, by TL-Align, TransMix and area; results.json has how far labels lie from the similarity, for each block.
 
     Try:

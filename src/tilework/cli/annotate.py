@@ -34,7 +34,7 @@ def annotate(
         weights: Checkpoint file for 'timm:NAME'.
         classes: CSV file with lines NAME,NUMBER: the annotator's number of each class folder, where names differ.
         size: Pixels of the square that the annotator sees; runs of ours take the size they were trained on.
-        top: Classes kept for each place.
+        top: Classes kept for each position.
         out: Directory for the maps, beside the images.
         store: Token store of the same images, which gets them as a column.
     """

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import OmitArgPrefixes, Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
-from tilework.core.place import Place, Url, place
+from tilework.core.location import Location, Url, location
 
 if TYPE_CHECKING:
     from tilework import runs
 
 # a path, or a URL that stays as it was written; a plain Path would lose one of its two slashes
 Data = Annotated[
-    Place,
+    Location,
     PrimitiveConstructorSpec(
         nargs=1,
         metavar="PATH|URL",
-        instance_from_str=lambda words: place(words[0]),
+        instance_from_str=lambda words: location(words[0]),
         is_instance=lambda value: isinstance(value, Path | Url),
         str_from_instance=lambda value: [str(value)],
     ),

@@ -49,7 +49,7 @@ def convert(
     import numpy as np
 
     from tilework.core.errors import ConfigError, InputError
-    from tilework.core.place import Url
+    from tilework.core.location import Url
     from tilework.data.npy_files import read_npy, write_npy
     from tilework.data.open_images import find_files
     from tilework.data.parquet_tokens import ParquetTokens, write_parquet_tokens

@@ -9,7 +9,7 @@ from tilework.cli.arguments import Json, OptionalPath, StorePath
 from tilework.cli.output import show
 
 if TYPE_CHECKING:
-    from tilework.core.place import Place
+    from tilework.core.location import Location
     from tilework.store import Store
 
 
@@ -35,7 +35,7 @@ def inspect(
     """
     import numpy as np
 
-    from tilework.core.place import Url
+    from tilework.core.location import Url
     from tilework.store import Store
 
     tokens = Store(store)
@@ -84,7 +84,7 @@ def _count(tokens: Store) -> dict[str, float]:
     }
 
 
-def _draw(store: Place, tokenizer: Path | None, picture: Path) -> None:
+def _draw(store: Location, tokenizer: Path | None, picture: Path) -> None:
     import numpy as np
 
     from tilework.core.errors import InputError
@@ -95,7 +95,7 @@ def _draw(store: Place, tokenizer: Path | None, picture: Path) -> None:
     tokens = Store(store)
     shown = np.linspace(0, len(tokens) - 1, min(10, len(tokens))).astype(np.int64)
     ids = tokens.batch(shown)
-    if ids.ndim == 4:  # several codes at a place: the first of them
+    if ids.ndim == 4:  # several codes at a position: the first of them
         values = tokens.codebook.vectors[ids[..., 0], 0]
         low, high = values.min(), values.max()
         rows = {"first codes": np.repeat(((values - low) / max(high - low, 1e-6))[..., None], 3, -1)}

@@ -89,7 +89,7 @@ def split(
         raise InputError(f"a fraction of {fraction} leaves nothing for {out[1]}", "lower it")
     for path in out:
         if path.exists():
-            raise OutputError(f"{path} exists", "choose another place or remove it")
+            raise OutputError(f"{path} exists", "choose another directory or remove it")
     with progress_bar("split", quiet=json) as progress:
         gather(out[0], [(whole, first)], codec, progress=progress)
         gather(out[1], [(whole, rest)], codec, progress=progress)

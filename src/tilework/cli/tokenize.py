@@ -82,7 +82,7 @@ def tokenize(
         raise ConfigError(f"{views} views of {area[0]:g} to {area[1]:g} of the area", "1 or more, between 0 and 1")
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
-    place = torch.device(device) if engine == "ray" and device != "auto" else pick_device(device)  # the workers' own
+    chosen = torch.device(device) if engine == "ray" and device != "auto" else pick_device(device)  # the workers' own
     if codec != "auto":
         codecs[codec]  # an unknown name is refused before any work
     model, card = load_tokenizer(tokenizer)
@@ -91,7 +91,7 @@ def tokenize(
         raise InputError(f"{like} was made with another tokenizer than {tokenizer}", "use the same one")
     classes, used = (reference.classes, reference.used) if reference else (None, None)
     folder = open_images(images, labels, classes)
-    job = Tokenizing(model, card, place, licence, views, area, seed)
+    job = Tokenizing(model, card, chosen, licence, views, area, seed)
     if dry_run:
         show(_plan(job, folder, out), json)
         return

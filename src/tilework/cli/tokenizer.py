@@ -170,14 +170,14 @@ def card(
     from tilework.report import rows_of_pictures
     from tilework.tokenizers import load_tokenizer
 
-    place = pick_device(device)
+    chosen = pick_device(device)
     model, known = load_tokenizer(tokenizer)
     folder = ImageFolder.open(images)
     some = np.linspace(0, len(folder) - 1, min(limit, len(folder))).astype(np.int64)
     source = ImageSource.read(folder.take(some), known.size, max_broken)
-    measured = asdict(reconstruction(model, source, place))
+    measured = asdict(reconstruction(model, source, chosen))
     values = {"tokenizer": known.name, "sha256": known.sha256, "origin": known.origin, "data": str(images), **measured}
-    shown = source.batch(np.linspace(0, len(source) - 1, min(10, len(source))).astype(np.int64)).x.to(place) / 255
+    shown = source.batch(np.linspace(0, len(source) - 1, min(10, len(source))).astype(np.int64)).x.to(chosen) / 255
     rows = {"image": shown, "decoded": model.decode(model.encode(shown))}
     pictures = {name: x.permute(0, 2, 3, 1).cpu().numpy() for name, x in rows.items()}
     write(tokenizer / "card.png", rows_of_pictures(pictures))

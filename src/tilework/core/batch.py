@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Stage = Literal["ids", "stacks", "map", "pixels"]  # stacks: several codes at each place
+Stage = Literal["ids", "stacks", "map", "pixels"]  # stacks: several codes at each position
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Column(Protocol):
         """Resample by a (B, 2, 3) output-to-input map onto a grid; filled: the input shows nothing beyond its edges."""
 
     def permute(self, source: Tensor) -> Column:
-        """Take each place from another one. source: (B, H, W) flat places on the input grid."""
+        """Take each position from another one. source: (B, H, W) flat positions on the input grid."""
 
     def mix(self, mix: Mix) -> Column:
         """Follow a mixture of samples."""

@@ -28,7 +28,7 @@ class Codebook:
 
     vectors: np.ndarray  # (K, C) float32; C is 0 where they are not known
     used: np.ndarray  # (K,) int32: the tokenizer's number of each code
-    learnt: np.ndarray | None = None  # (K, C) float32: vectors that training put in the place of the tokenizer's
+    learnt: np.ndarray | None = None  # (K, C) float32: vectors that training put instead of the tokenizer's
 
     @staticmethod
     def of(vectors: np.ndarray, learnt: np.ndarray | None = None) -> Codebook:
@@ -97,7 +97,7 @@ class Codebook:
             near = unit[part] @ unit.T
             near[np.arange(len(part)), part] = -np.inf
             least = np.partition(near, -count, axis=1)[:, -count]  # the lowest cosine that is still among them
-            rows, codes = np.nonzero(near >= least[:, None])  # a few more than count where some tie for the last place
+            rows, codes = np.nonzero(near >= least[:, None])  # a few more than count where some tie for the last one
             order = np.lexsort((codes, -near[rows, codes], rows))
             rank = np.arange(len(rows)) - np.searchsorted(rows, rows)  # within each row, after sorting
             found[part] = codes[order][rank < count].reshape(len(part), count)

@@ -78,7 +78,7 @@ def pick_device(name: str) -> torch.device:
 
 
 @contextmanager
-def world(device: str = "auto") -> Iterator[World]:
+def join_world(device: str = "auto") -> Iterator[World]:
     """The process group that torchrun asks for; a single process otherwise."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield World(0, 1, pick_device(device))
@@ -86,12 +86,12 @@ def world(device: str = "auto") -> Iterator[World]:
     if sys.platform == "linux":  # a launcher killed outright must not leave workers behind
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     rank, size, local = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    place = pick_device(device)
-    if place.type == "cuda":
-        place = torch.device("cuda", local)
-        torch.cuda.set_device(place)
-    distributed.init_process_group("nccl" if place.type == "cuda" else "gloo")
+    where = pick_device(device)
+    if where.type == "cuda":
+        where = torch.device("cuda", local)
+        torch.cuda.set_device(where)
+    distributed.init_process_group("nccl" if where.type == "cuda" else "gloo")
     try:
-        yield World(rank, size, place)
+        yield World(rank, size, where)
     finally:
         distributed.destroy_process_group()

@@ -53,7 +53,7 @@ class MachineError(TileworkError):
 
 
 class OutputError(TileworkError):
-    """An output place that is taken or cannot be written."""
+    """An output position that is taken or cannot be written."""
 
     exit_code = 7
 

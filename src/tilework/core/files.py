@@ -67,11 +67,11 @@ def write_json(path: Path, value: Any) -> None:
 
 def is_free(path: Path) -> bool:
     """Whether a directory is absent or empty but for a write cut short; refused where none can be."""
-    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not there.is_dir():
-        raise OutputError(f"{path} cannot be a directory", f"{there} is a file; choose another place")
+        raise OutputError(f"{path} cannot be a directory", f"{there} is a file; choose another folder")
     if not os.access(there, os.W_OK):
-        raise OutputError(f"cannot write {path}", f"no permission in {there}; choose another place")
+        raise OutputError(f"cannot write {path}", f"no permission in {there}; choose another folder")
     return there != path or all(p.name.startswith(".") and p.name.endswith(".tmp") for p in path.iterdir())
 
 
@@ -87,7 +87,7 @@ def make_directory(path: Path) -> None:
 def new_directory(path: Path, replace: bool = False) -> Iterator[Path]:
     """A directory to fill; it appears under `path` when the block ends well, and not at all otherwise."""
     if path.exists() and not replace:
-        raise OutputError(f"{path} exists", "choose another place or remove it")
+        raise OutputError(f"{path} exists", "choose another folder or remove it")
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         aside.mkdir(parents=True)
@@ -131,7 +131,7 @@ def _take_name(aside: Path, path: Path, replace: bool) -> None:
         aside.rename(path)
         return
     if not replace:
-        raise OutputError(f"{path} exists", "it appeared meanwhile; choose another place or remove it")
+        raise OutputError(f"{path} exists", "it appeared meanwhile; choose another folder or remove it")
     old = aside.with_suffix(".old")
     path.rename(old)
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tilework.core.place import Place
+from tilework.core.location import Location
 from tilework.core.registry import Registry
 from tilework.data.source import Source
 
@@ -26,7 +26,7 @@ class ColumnKind:
     """How a column is found."""
 
     artefact: str  # kind of the directory that holds it beside images, and the option that names it
-    find: Callable[[Place, str], ColumnValues]  # data, and that directory or ""; refuses data that lack it
+    find: Callable[[Location, str], ColumnValues]  # data, and that directory or ""; refuses data that lack it
 
 
 column_kinds: Registry[ColumnKind] = Registry("column")

@@ -131,7 +131,7 @@ class ImageFolder:
         return sum(path.stat().st_size for path in self.paths)
 
     def take(self, good: np.ndarray) -> ImageFolder:
-        """The images at the places given."""
+        """The images at the positions given."""
         return ImageFolder(self.root, tuple(self.paths[i] for i in good), self.labels[good], self.classes, self.ignored)
 
 

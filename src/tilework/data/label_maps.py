@@ -20,7 +20,7 @@ from tilework.core.batch import Batch
 from tilework.core.config import decode
 from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.files import new_directory, write, write_json
-from tilework.core.place import Place, is_store
+from tilework.core.location import Location, is_store
 from tilework.data.columns import ColumnKind, column_kinds
 from tilework.data.images import ImageSource
 from tilework.data.score_map import ScoreMap
@@ -134,7 +134,7 @@ class Labelled(Around):
         if missing is not None:
             raise InputError(f"{name} has no map of '{missing}'", "annotate these images")
         self.source, self.maps = source, maps
-        self.place = np.array([known[key] for key in keys], np.int64)  # of each sample's map
+        self.numbers = np.array([known[key] for key in keys], np.int64)  # of each sample's map
 
     def __len__(self) -> int:
         return len(self.source)
@@ -142,10 +142,10 @@ class Labelled(Around):
     def batch(self, index: np.ndarray) -> Batch:
         """Samples with their maps in column 'label_map'. index: (B,) int64."""
         batch = self.source.batch(index)
-        return batch.changed(columns={**batch.columns, COLUMN: self.maps.take(self.place[index])})
+        return batch.changed(columns={**batch.columns, COLUMN: self.maps.take(self.numbers[index])})
 
 
-def find_maps(data: Place, directory: str) -> LabelMaps:
+def find_maps(data: Location, directory: str) -> LabelMaps:
     """Label maps of a directory, or of the store itself."""
     if directory:
         return LabelMaps.open(Path(directory))

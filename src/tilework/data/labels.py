@@ -38,8 +38,8 @@ def number_labels(
         raise InputError(f"{where} mixes numbers, names and missing labels", "give all images labels of one kind")
     if kinds == {str}:
         names = sorted(set(map(str, found)))
-        place = {name: i for i, name in enumerate(names)}
-        numbers = np.array([place[str(label)] for label in found], np.int64)
+        number = {name: i for i, name in enumerate(names)}
+        numbers = np.array([number[str(label)] for label in found], np.int64)
     elif kinds == {int}:
         low, high = min(found), max(found)  # type: ignore[type-var]
         most = MOST_CLASSES if names is None and classes is None else len(names or classes or ())

@@ -20,7 +20,7 @@ def batch_of(order: np.ndarray, step: int, batch: int, rank: int = 0, world: int
     can be; copy c of sample i is numbered c * len(order) + i, which keys its draws.
     """
     different = -(-batch // repeats)
-    copy, place = np.divmod(np.arange(batch), different)
-    chosen = order[step * different + place] + copy * len(order)
+    copy, position = np.divmod(np.arange(batch), different)
+    chosen = order[step * different + position] + copy * len(order)
     share = batch // world
     return chosen[rank * share : (rank + 1) * share]

@@ -82,22 +82,22 @@ class ParquetImages:
     def files(self, index: Sequence[int]) -> Iterator[ImageBytes]:
         """The files of some images, one at a time; a missing one is empty."""
         places = np.searchsorted(self._groups[:, 2], np.asarray(index), "right") - 1
-        for i, place in zip(index, places.tolist(), strict=True):
-            value = self._values(place)[int(i - self._groups[place, 2])].as_py()
+        for i, group in zip(index, places.tolist(), strict=True):
+            value = self._values(group)[int(i - self._groups[group, 2])].as_py()
             yield ImageBytes(value or b"", self.key(i))
 
-    def _values(self, place: int) -> Any:
+    def _values(self, group: int) -> Any:
         """Encoded images of a row group, kept while its neighbours are asked for."""
         with self._lock:
-            if place not in self._held:
-                number, group, _ = self._groups[place].tolist()
+            if group not in self._held:
+                number, group, _ = self._groups[group].tolist()
                 with open_parquet(self.paths[number]) as file:
                     table = read_group(file, group, [self._column])
-                self._held[place] = (table.flatten() if self._column == "image.bytes" else table).column(0)
+                self._held[group] = (table.flatten() if self._column == "image.bytes" else table).column(0)
                 if len(self._held) > HELD:
                     self._held.popitem(last=False)
-            self._held.move_to_end(place)
-            return self._held[place]
+            self._held.move_to_end(group)
+            return self._held[group]
 
 
 def _holds_bytes(file: Any, form: str) -> bool:

@@ -1,6 +1,6 @@
-"""Label maps that follow their images: top classes and scores of each place, moved and mixed like the input (LV-ViT).
+"""Label maps that follow their images: top classes and scores of each position, moved and mixed as they are (LV-ViT).
 
-B batch | h, w map | k classes of a place | H, W token grid | N = H W | p, q points of a token | M classes of a target
+B batch | h, w map | k classes of a position | H, W token grid | N = H W | p, q points of a token | M classes per target
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ScoreMap:
 
     ids: Tensor  # (B, h, w, k)
     weight: Tensor  # (B, h, w, k) beyond the class's part of the spread
-    spread: Tensor  # (B, h, w) shared by all classes alike; with the weights of a place: 1
+    spread: Tensor  # (B, h, w) shared by all classes alike; with the weights of a position: 1
     affine: Tensor | None = None  # (B, 2, 3) from the input to the map; None: the whole
     frames: tuple[Tensor, ...] = ()  # (B, 2, 3) each, from the input to an image beyond whose edges nothing is shown
     mixed: Mix | None = None
@@ -59,13 +59,13 @@ class ScoreMap:
         )
 
     def permute(self, source: Tensor) -> ScoreMap:
-        """Places of the input take each other's labels. source: (B, H, W) flat places."""
+        """Positions of the input take each other's labels. source: (B, H, W) flat positions."""
         if self.mixed is not None:
             raise ConfigError("a mixture cannot be permuted", "put swaps before mixing")
         target = self.target(source.shape[1], source.shape[2])
         assert target.spread is not None
-        image, place = torch.arange(len(source), device=source.device)[:, None, None], source.long()
-        return ScoreMap(target.ids[image, place], target.weight[image, place], target.spread[image, place, 0])
+        image, position = torch.arange(len(source), device=source.device)[:, None, None], source.long()
+        return ScoreMap(target.ids[image, position], target.weight[image, position], target.spread[image, position, 0])
 
     def mix(self, mix: Mix) -> ScoreMap:
         """Follow a mixture of samples."""
@@ -93,7 +93,7 @@ class ScoreMap:
     def target(self, height: int, width: int) -> Target:
         """Soft labels of every token, (B, N, M), by bilinear pooling of its box; filled parts have no label.
 
-        Every token looks at as many points in each direction as it covers places of a whole map.
+        Every token looks at as many points in each direction as it covers positions of a whole map.
         """
         batch, rows, columns = self.ids.shape[:3]
         points = (max(1, round(rows / height)), max(1, round(columns / width)))
@@ -147,7 +147,7 @@ def _steps(count: int, device: torch.device) -> Tensor:
 
 
 def _moved(affine: Tensor, places: Tensor) -> Tensor:
-    """Places seen through a map. affine: (B, 2, 3); places: (B, H, W, 2), x before y."""
+    """Positions seen through a map. affine: (B, 2, 3); positions: (B, H, W, 2), x before y."""
     across, down, shift = affine[:, None, None].unbind(-1)  # (B, 1, 1, 2)
     return places[..., :1] * across + places[..., 1:] * down + shift
 

@@ -73,7 +73,9 @@ def write_seit(
     if store.views > 1:
         raise InputError(f"{store.path} has {store.views} views of each image", "these files hold one")
     if len(store.grid) > 2:
-        raise InputError(f"{store.path} has {store.grid[2]} codes at a place, these files hold one", "use --to parquet")
+        raise InputError(
+            f"{store.path} has {store.grid[2]} codes at a position, these files hold one", "use --to parquet"
+        )
     parts, ends = [], [np.zeros(1, np.int64)]
     for start in range(0, len(store), TOGETHER):
         ids = store.batch(np.arange(start, min(start + TOGETHER, len(store))))

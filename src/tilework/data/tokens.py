@@ -38,7 +38,7 @@ class TokenSource:
         return self._count
 
     def batch(self, index: np.ndarray) -> Batch:
-        """x: (B, H, W) int32, or (B, C, H, W) where a place has several codes."""
+        """x: (B, H, W) int32, or (B, C, H, W) where a position has several codes."""
         image, view = np.divmod(np.asarray(index, np.int64), self.store.views)
         ids = torch.from_numpy(self.store.batch(image, view).reshape(-1, *self.grid, *self.store.grid[2:]))
         return Batch(

@@ -50,7 +50,7 @@ class Annotator:
         index = torch.arange(len(pixels), device=pixels.device)
         batch = apply_all(self.steps, Batch(pixels, Target.hard(index), index), Draws(0, 0, index))
         out = self.model(batch.x)
-        logits = self.model.places(out)  # (B, N, K)
+        logits = self.model.token_logits(out)  # (B, N, K)
         if not 0 <= min(self.classes) <= max(self.classes) < logits.shape[2]:
             raise ConfigError(
                 f"the annotator has {logits.shape[2]} classes, not {max(self.classes) + 1}", "map classes"

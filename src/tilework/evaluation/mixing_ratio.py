@@ -41,7 +41,7 @@ class MixingRatios:
         return torch.stack([share[:, 0] if self.class_token else share.mean(1) for share in shares])
 
     def last_map(self, grid: tuple[int, int]) -> Tensor:
-        """Aligned shares of the places after the last block, (B, h, w)."""
+        """Aligned shares of the positions after the last block, (B, h, w)."""
         return self.aligned[-1][:, -grid[0] * grid[1] :].unflatten(1, grid)
 
 

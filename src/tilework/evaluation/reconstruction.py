@@ -24,7 +24,7 @@ class Reconstruction:
 
     images: int
     size: tuple[int, int]
-    grid: tuple[int, ...]  # with the codes of a place where there are several; or the length of a sequence
+    grid: tuple[int, ...]  # with the codes of a position where there are several; or the length of a sequence
     codes: int
     psnr: float  # dB, mean over images
     ssim: float
@@ -87,7 +87,7 @@ def ssim(a: Tensor, b: Tensor, deviation: float = 1.5, radius: int = 5) -> Tenso
     weights = (weights / weights.sum()).expand(3, 1, 1, -1)
 
     def blur(x: Tensor) -> Tensor:
-        return F.conv2d(F.conv2d(x, weights, groups=3), weights.transpose(2, 3), groups=3)  # inner places only
+        return F.conv2d(F.conv2d(x, weights, groups=3), weights.transpose(2, 3), groups=3)  # inner positions only
 
     c1, c2 = 0.01**2, 0.03**2
     mean_a, mean_b = blur(a), blur(b)

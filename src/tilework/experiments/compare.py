@@ -124,7 +124,7 @@ class Compare:
     def run(self) -> dict[str, Any]:
         """All rows; returns what results.json holds."""
         plan = self._check()
-        is_free(self.out)  # refuses a place that cannot be one
+        is_free(self.out)  # refuses a position that cannot be one
         make_directory(self.out)
         with locked(self.out):
             self._claim()
@@ -201,16 +201,16 @@ class Compare:
         """A recipe with the settings of the comparison."""
         return resolve(run_of(name), None, self.settings)
 
-    def folder_row(self, kept: str, place: Path, folder: ImageFolder) -> Stored:
+    def folder_row(self, kept: str, path: Path, folder: ImageFolder) -> Stored:
         """Images in a folder, and the pixel recipe."""
-        return Stored(self.recipe(self.pixel_recipe), (place,), (self.val,), folder.bytes, len(folder), kept)
+        return Stored(self.recipe(self.pixel_recipe), (path,), (self.val,), folder.bytes, len(folder), kept)
 
     def write_folder(self, name: str, index: np.ndarray, save: Callable[[Path, Path], None]) -> ImageFolder:
         """Some training images, each written by `save(from, to)`, as a folder of its own."""
-        place = self.out / "data" / name
-        if not place.exists():
+        path = self.out / "data" / name
+        if not path.exists():
             bar = Bar(f"write {name}", len(index), quiet=self.quiet)
-            with new_directory(place) as root, ThreadPoolExecutor(os.cpu_count()) as pool:
+            with new_directory(path) as root, ThreadPoolExecutor(os.cpu_count()) as pool:
                 for label in self.folder.classes:
                     (root / label).mkdir(parents=True)
 
@@ -221,7 +221,7 @@ class Compare:
                 for done, _ in enumerate(pool.map(write_one, index.tolist()), 1):
                     bar.update(done)
             bar.close()
-        return ImageFolder.open(place, self.folder.classes)
+        return ImageFolder.open(path, self.folder.classes)
 
     def store(self, number: int, views: int = 1) -> tuple[Path, Path]:
         """Stores of the training and the validation images by a tokenizer."""
@@ -230,12 +230,12 @@ class Compare:
         device = pick_device(self.device)
         train = self.out / "data" / f"train-{number}{f'-views-{views}' if views > 1 else ''}.tok"
         val = self.out / "data" / f"val-{number}{f'-views-{views}' if views > 1 else ''}.tok"
-        for place, root, many in ((train, self.images, views), (val, self.val, 1)):
-            if not place.exists():
+        for path, root, many in ((train, self.images, views), (val, self.val, 1)):
+            if not path.exists():
                 folder = ImageFolder.open(root, ImageFolder.open(self.images).classes)
-                used = None if place == train else Store(train).used
-                bar = Bar(f"tokenize {place.name}", len(folder), quiet=self.quiet)
-                tokenize(folder, Tokenizing(tokenizer, card, device, views=many), place, used=used, progress=bar.update)
+                used = None if path == train else Store(train).used
+                bar = Bar(f"tokenize {path.name}", len(folder), quiet=self.quiet)
+                tokenize(folder, Tokenizing(tokenizer, card, device, views=many), path, used=used, progress=bar.update)
                 bar.close()
         return train, val
 
@@ -388,7 +388,7 @@ def score(self: Compare, value: str) -> Stored:
     first = pixels(self, "")
     trial = Trial("pixels", 0, with_seed(first.run, 0), first.data, first.val)
     run_trial(trial, self.out, self.device, self.quiet)
-    scores = read_scores(self.out / trial.place / "run")
+    scores = read_scores(self.out / trial.directory / "run")
     write_scores(self.out / "scores", scores, self.folder)
     index = first_of_each(self.folder.labels, -scores, _share(self, value))
     folder = self.write_folder(f"score-{value}", index, _copy)

@@ -83,17 +83,17 @@ class Demo:
         write_json(self.out / STATE, self.state)
 
     def _images(self) -> None:
-        place = self.out / "images"
-        if place.exists():
+        path = self.out / "images"
+        if path.exists():
             return
         if self.images is None:
-            write_photographs(place, **({"train": 16, "val": 6} if self.quick else {}))
+            write_photographs(path, **({"train": 16, "val": 6} if self.quick else {}))
         elif parts := _parts(self.images):
-            with new_directory(place) as root:
+            with new_directory(path) as root:
                 for part in parts:
                     os.symlink(part.resolve(), root / part.name)
         else:
-            split_folder(self.images, place)
+            split_folder(self.images, path)
 
     def _recipe(self, name: str) -> Run:
         """A recipe that fits the number of images at hand."""
@@ -104,9 +104,9 @@ class Demo:
             return replace(run, fit=replace(run.fit, batch=batch))
         return resolve(run, None, [f"fit.batch={batch}", "fit.steps=8", "fit.log_every=1"])
 
-    def _train(self, name: str, data: Path, val: Path, title: str, place: str = "") -> torch.nn.Module:
+    def _train(self, name: str, data: Path, val: Path, title: str, path: str = "") -> torch.nn.Module:
         run = self._recipe(f"demo_{name}")
-        return train(run, data, val, self.out / (place or name), self.device, title, self.quiet).model
+        return train(run, data, val, self.out / (path or name), self.device, title, self.quiet).model
 
     def _tokenizer(self) -> None:
         images = self.out / "images"
@@ -267,9 +267,9 @@ def split_folder(images: Path, out: Path, every: int = 5) -> None:
             places = np.flatnonzero(folder.labels == label)
             if len(places) < 2:
                 raise InputError(f"class '{name}' of {images} has {len(places)} image", "two are needed: train and val")
-            for rank, place in enumerate(places[epoch_order(0, label, len(places))].tolist()):
+            for rank, path in enumerate(places[epoch_order(0, label, len(places))].tolist()):
                 part = "val" if rank % every == 0 else "train"
-                path = folder.paths[place].resolve()
+                path = folder.paths[path].resolve()
                 link = root / part / name / f"{rank:06d}{path.suffix}"
                 link.parent.mkdir(parents=True, exist_ok=True)
                 os.symlink(path, link)

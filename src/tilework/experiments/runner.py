@@ -17,7 +17,7 @@ from typing import Any
 from tilework.core.config import encode
 from tilework.core.errors import InUseError, OutputError
 from tilework.core.files import is_free, locked, make_directory, write_json
-from tilework.core.place import Place
+from tilework.core.location import Location
 from tilework.experiments.statistics import paired_difference, pooled_deviation, resolvable
 from tilework.objectives import Task
 from tilework.runs import Chain, Link, Run, train, train_chain
@@ -34,12 +34,12 @@ class Trial:
     row: str
     seed: int
     run: Run | Chain
-    data: tuple[Place, ...]
-    val: tuple[Place | None, ...]
+    data: tuple[Location, ...]
+    val: tuple[Location | None, ...]
     start: Path | None = None  # run or checkpoint to begin with
 
     @property
-    def place(self) -> Path:
+    def directory(self) -> Path:
         """Its directory below that of the table."""
         plain = re.sub(r"[^\w.%+-]+", "-", self.row).strip("-.") or "row"
         return Path("runs") / plain / f"seed-{self.seed}"
@@ -69,26 +69,30 @@ def task_of(run: Run | Chain) -> Task:
 
 def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False) -> Outcome:
     """Run one, or go on with it, or read what it gave; refused while another process is at it."""
-    place = out / trial.place
+    directory = out / trial.directory
     settings = {"run": encode(trial.run), "data": [str(p) for p in trial.data], "val": [str(p) for p in trial.val]}
     settings |= {"start": str(trial.start)} if trial.start else {}
-    make_directory(place)
-    with locked(place):
-        known = json.loads((place / TRIAL).read_bytes()) if (place / TRIAL).is_file() else {**settings, "seconds": 0.0}
+    make_directory(directory)
+    with locked(directory):
+        known = (
+            json.loads((directory / TRIAL).read_bytes())
+            if (directory / TRIAL).is_file()
+            else {**settings, "seconds": 0.0}
+        )
         if {**known, "seconds": 0.0} != {**settings, "seconds": 0.0}:
-            raise OutputError(f"{place} holds another trial", "choose another --out, or repeat its settings")
-        if not (place / "run" / RESULTS).is_file():
-            write_json(place / TRIAL, known)
+            raise OutputError(f"{directory} holds another trial", "choose another --out, or repeat its settings")
+        if not (directory / "run" / RESULTS).is_file():
+            write_json(directory / TRIAL, known)
             begun, title = monotonic(), f"{trial.row} seed {trial.seed}"
             try:
                 if isinstance(trial.run, Chain):
-                    train_chain(trial.run, trial.data, trial.val, place / "run", device, title, quiet, trial.start)
+                    train_chain(trial.run, trial.data, trial.val, directory / "run", device, title, quiet, trial.start)
                 else:
-                    train(trial.run, trial.data[0], trial.val[0], place / "run", device, title, quiet, trial.start)
+                    train(trial.run, trial.data[0], trial.val[0], directory / "run", device, title, quiet, trial.start)
             finally:
                 known["seconds"] += monotonic() - begun
-                write_json(place / TRIAL, known)
-        metrics = json.loads((place / "run" / RESULTS).read_bytes())
+                write_json(directory / TRIAL, known)
+        metrics = json.loads((directory / "run" / RESULTS).read_bytes())
     return Outcome(trial, metrics, known["seconds"])
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from tilework.core.config import resolve
 from tilework.core.errors import ConfigError
 from tilework.core.files import make_directory, write, write_json
-from tilework.core.place import Place
+from tilework.core.location import Location
 from tilework.experiments.runner import (
     Outcome,
     Trial,
@@ -57,8 +57,8 @@ class Table:
     """One table in one directory; what is done is not done again."""
 
     lines: Sequence[str]
-    data: Place
-    val: Place
+    data: Location
+    val: Location
     out: Path
     settings: Sequence[str] = ()  # over every run; of chains, over the last link
     artefacts: Artefacts = field(default_factory=Artefacts)
@@ -85,7 +85,7 @@ class Table:
             raise ConfigError("a row is named twice, or there is none", "write 'NAME: RECIPE SETTING ...' for each")
         for path in (self.data, self.val):
             check_there(path)
-        if len({Trial(row.name, 0, row.run, (), ()).place for row in rows}) < len(rows):
+        if len({Trial(row.name, 0, row.run, (), ()).directory for row in rows}) < len(rows):
             raise ConfigError("two rows differ in signs only", "choose names that make different directories")
         for row in rows:
             task, first = task_of(row.run), task_of(rows[0].run)
@@ -140,7 +140,7 @@ class Table:
             run = resolve(known, None, [*self.settings, *settings])
         return Row(name if colon else recipe, run, Path(starts[-1]) if starts else None, int(seeds))
 
-    def _judges(self, row: Row) -> tuple[Place | None, ...]:
+    def _judges(self, row: Row) -> tuple[Location | None, ...]:
         return (*([None] * (row.links - 1)), self.val)
 
     def _minutes(self, row: Row) -> float:
@@ -148,7 +148,7 @@ class Table:
         start = row.start if len(runs) == 1 else None
         return float(sum(plan(run, self.data, None, self.device, start)["estimated_minutes"] for run in runs))
 
-    def _places(self) -> dict[str, Place | None]:
+    def _places(self) -> dict[str, Location | None]:
         known = self.artefacts
         return {
             "data": self.data,

@@ -132,15 +132,15 @@ class TokenizerViews:
         tokenizer, card = load_tokenizer(self._path(name))
         job = Tokenizing(tokenizer, card, pick_device(self.device))
         train, val = (self.out / "data" / name / f"{part}.tok" for part in ("train", "val"))
-        for place, root in ((train, self.data), (val, self.val)):
-            if not place.exists():
+        for path, root in ((train, self.data), (val, self.val)):
+            if not path.exists():
                 folder = ImageFolder.open(root, ImageFolder.open(self.data).classes)
-                used = None if place == train else Store(train).used
-                bar = Bar(f"tokenize {name}/{place.name}", len(folder), quiet=self.quiet)
-                tokenize(folder, job, place, used=used, max_broken=self.max_broken, progress=bar.update)
+                used = None if path == train else Store(train).used
+                bar = Bar(f"tokenize {name}/{path.name}", len(folder), quiet=self.quiet)
+                tokenize(folder, job, path, used=used, max_broken=self.max_broken, progress=bar.update)
                 bar.close()
-            elif Store(place).manifest.tokenizer.get("sha256") != card.sha256:
-                raise OutputError(f"{place} was made by another tokenizer called {name}", "choose another --out")
+            elif Store(path).manifest.tokenizer.get("sha256") != card.sha256:
+                raise OutputError(f"{path} was made by another tokenizer called {name}", "choose another --out")
         return train, val
 
     def _measure(self, name: str) -> dict[str, Any]:

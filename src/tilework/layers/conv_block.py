@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 
 class ConvBlock(nn.Module):
-    """Looks two places far; a fraction of the cost of attention on small grids."""
+    """Looks two positions far; a fraction of the cost of attention on small grids."""
 
     def __init__(self, width: int, groups: int, ratio: int = 4) -> None:
         super().__init__()

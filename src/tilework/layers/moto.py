@@ -4,7 +4,7 @@ Means and deviations are weighted by the layout; with one entity, or all of them
 normalisation. As in other norms, epsilon stands beside the variance. The scores f(X) start wide, our choice: with a
 narrow start the temperature leaves the layout nearly uniform, and MoTo close to instance norm (docs/results.md).
 
-B batch | C channels | H, W grid | P = H W places | n entities | c = C / 8
+B batch | C channels | H, W grid | P = H W positions | n entities | c = C / 8
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilework.layers.readings import Watched
 
 TEMPERATURE = 0.1
 CACHED = 1 << 18  # numbers; about a dozen maps of them are needed at once
-NOTED = 64  # places of each image, about, whose entropy is logged: that of all would take as long as the softmax
+NOTED = 64  # positions of each image, about, whose entropy is logged: that of all would take as long as the softmax
 
 
 class EntityScores(nn.Module):
@@ -84,7 +84,7 @@ class Moto(Watched):
         return (width * down[:, None] + across).flatten().expand(batch, -1)
 
     def layout(self, x: Tensor, places: Tensor) -> Tensor:
-        """Share of each entity in each place, all or nothing if `hard`. x: (B, C, H, W); returns (B, n, P)."""
+        """Share of each entity in each position, all or nothing if `hard`. x: (B, C, H, W); returns (B, n, P)."""
         return self.partition(self.shares(x, places))
 
     def shares(self, x: Tensor, places: Tensor) -> Tensor:
@@ -116,5 +116,5 @@ class Moto(Watched):
 
 
 def relative_entropy(shares: Tensor) -> Tensor:
-    """Mean entropy of the places as a share of log n: 1 for a uniform layout, 0 for a hard one. shares: (B, n, P)."""
+    """Mean entropy of positions as a share of log n: 1 for a uniform layout, 0 for a hard one. shares: (B, n, P)."""
     return torch.special.entr(shares).sum(1).mean() / max(1e-12, log(shares.shape[1]))

@@ -57,7 +57,7 @@ class PixelDecoder(nn.Module):
 
 
 def resized(x: Tensor, grid: tuple[int, int]) -> Tensor:
-    """A map on another grid: means of what a place covers, or, on a finer grid, between places. x: (B, C, H, W)."""
+    """A map on another grid: means of what a position covers, or interpolated on a finer grid. x: (B, C, H, W)."""
     if x.shape[2:] == torch.Size(grid):
         return x
     if grid[0] <= x.shape[2] and grid[1] <= x.shape[3]:

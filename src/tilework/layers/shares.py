@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 def pool_shares(share: Tensor, grid: tuple[int, int], kernel: int, stride: int, padding: int = 0) -> Tensor:
-    """Mean of the places in each window, what lies beyond the border left out. (B, N, S) to (B, N', S)."""
+    """Mean of the positions in each window, what lies beyond the border left out. (B, N, S) to (B, N', S)."""
     with torch.no_grad(), torch.autocast(share.device.type, enabled=False):
         maps = share.transpose(1, 2).unflatten(2, grid)  # (B, S, h, w)
         maps = F.avg_pool2d(maps, kernel, stride, padding, count_include_pad=False)
@@ -19,7 +19,7 @@ def pool_shares(share: Tensor, grid: tuple[int, int], kernel: int, stride: int, 
 
 
 def convolve_shares(share: Tensor, grid: tuple[int, int], weight: Tensor) -> Tensor:
-    """Mean of the places around each, by the size of a depthwise convolution's weights. (B, N, S) to (B, N, S).
+    """Mean of the positions around each, by the size of a depthwise convolution's weights. (B, N, S) to (B, N, S).
 
     weight: (D, 1, k, k); channels count alike, and what lies beyond the border not at all.
     """

@@ -1,4 +1,4 @@
-"""A norm inside any stem: MoTo, or batch, layer or instance norm in its place (Good tokenizers, tables 2 and 6).
+"""A norm inside any stem: MoTo, or batch, layer or instance norm instead (Good tokenizers, tables 2 and 6).
 
 B batch | C input channels | H, W input grid | D width | h, w token grid | n entities
 """
@@ -58,7 +58,7 @@ class MotoStem(Stem):
         return self.inner(self.fold(self.moto(self.thin(x))))
 
     def layout(self, x: Tensor) -> Tensor:
-        """Share of each entity in each place, (B, n, H, W) or (B, n, h, w): figure 5."""
+        """Share of each entity in each position, (B, n, H, W) or (B, n, h, w): figure 5."""
         if not isinstance(self.moto, Moto):
             raise ConfigError(f"a {type(self.moto).__name__} has no layout", "set stem.norm to 'moto'")
         features = self.inner(x) if self.thin is None else self.thin(x)
@@ -70,14 +70,14 @@ class MotoStem(Stem):
 class MotoStemConfig(StemConfig):
     """MoTo with any stem, so with any backbone; 'pixel' on code maps means the map of codes.
 
-    `norm=none` is the control of every row with a norm: the same convolutions in the same place.
+    `norm=none` is the control of every row with a norm: the same convolutions in the same position.
     """
 
     stem: StemConfig = field(default_factory=PatchStemConfig)
     place: Literal["pixel", "token"] = "pixel"
     norm: Literal["moto", "batch", "layer", "instance", "none"] = "moto"
     entities: int = 8
-    hard: bool = False  # each place belongs to one entity
+    hard: bool = False  # each position belongs to one entity
     channels: int = 16  # of the thin map
     spread: float = 3.0  # how far the layout starts from a uniform one: deviation of its scores, times the temperature
 
@@ -92,5 +92,5 @@ class MotoStemConfig(StemConfig):
         if self.norm not in NORMS:
             raise ConfigError(f"no norm '{self.norm}' for a stem", nearest(self.norm, NORMS))
         if self.place not in ("pixel", "token"):
-            raise ConfigError(f"a norm has no place '{self.place}'", "set stem.place to 'pixel' or 'token'")
+            raise ConfigError(f"a norm cannot stand at '{self.place}'", "set stem.place to 'pixel' or 'token'")
         return MotoStem(channels, grid, width, self)

@@ -126,7 +126,7 @@ class TokensToToken(Stem):
 @StemConfig.choices.add("tokens_to_token")
 @dataclass(frozen=True)
 class TokensToTokenConfig(StemConfig):
-    """Soft splits of 7x7, 3x3 and 3x3 places; a token for each 16x16 pixels."""
+    """Soft splits of 7x7, 3x3 and 3x3 positions; a token for each 16x16 pixels."""
 
     width: int = 64  # of the tokens between splits
     attention: Literal["performer", "transformer"] = "performer"  # transformer: T2T-ViT_t

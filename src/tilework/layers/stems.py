@@ -18,7 +18,7 @@ from tilework.core.registry import Registry
 
 
 class Stem(nn.Module):
-    """Input to token map; `grid` is the size of that map, `width` its channels, `stride` the input's places per token.
+    """Input to token map; `grid` is the size of that map, `width` its channels, `stride` the input positions per token.
 
     A stem is built for one grid and takes any other that it can divide.
     """
@@ -32,7 +32,7 @@ class Stem(nn.Module):
     def token_grid(self, x: Tensor) -> tuple[int, int]:
         """Size of the token map of an input, which must divide into patches. x: (B, ..., H, W)."""
         height, width = x.shape[-2:]
-        if self.stride < 1:  # several tokens for each place
+        if self.stride < 1:  # several tokens for each position
             finer = round(1 / self.stride)
             return finer * height, finer * width
         return patch_grid((height, width), int(self.stride))

@@ -23,7 +23,7 @@ class TokenAdaptNetwork(nn.Module):
     parameters less elsewhere are read here as two maps to the width without bias.
     """
 
-    regression = False  # whether it was trained to give vectors, of places with several codes, instead of codes
+    regression = False  # whether it was trained to give vectors, of positions with several codes, instead of codes
     mean: Tensor  # (C,) of the code vectors
     deviation: Tensor  # of them, over all channels
 

@@ -30,16 +30,16 @@ class TokenDecoder(nn.Module):
             if parameter is not None:
                 nn.init.trunc_normal_(parameter, std=0.02)
 
-    def forward(self, feature: Tensor, tokens: Tensor, place: Tensor) -> Tensor:
+    def forward(self, feature: Tensor, tokens: Tensor, position: Tensor) -> Tensor:
         """Vectors to compare with those of codes. feature: (B, D) class feature; tokens: (B, n, D) of the visible.
 
-        place: (B, N) where each patch stands among the visible ones followed by the masked ones; (B, N, p, C).
+        position: (B, N) where each patch stands among the visible ones followed by the masked ones; (B, N, p, C).
         """
-        batch, places = place.shape
+        batch, places = position.shape
         first, seen = self.inlet(feature)[:, None], self.inlet(tokens)  # (B, 1, d), (B, n, d)
         missing = (first if self.mask is None else self.mask).to(seen.dtype)
         ordered = torch.cat([seen, missing.expand(batch, places - seen.shape[1], -1)], 1)
-        x = ordered.gather(1, place[..., None].expand(-1, -1, ordered.shape[2]))  # (B, N, d)
+        x = ordered.gather(1, position[..., None].expand(-1, -1, ordered.shape[2]))  # (B, N, d)
         x = torch.cat([first, x], 1) + self.pos_embed
         for block in self.blocks:
             x, _ = block(x)

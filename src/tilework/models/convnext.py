@@ -99,12 +99,12 @@ class Convnext(Model):
         x: Tensor,
         *,
         mix: Mix | None = None,
-        keep: Tensor | None = None,
+        visible: Tensor | None = None,
         track: bool = False,
         stages: bool = False,
     ) -> Output:
         """See `Model.forward`; no token can be left out."""
-        if keep is not None:
+        if visible is not None:
             raise ConfigError("a ConvNeXt cannot leave tokens out", "convolutions need whole maps: use a ViT")
         grid = self.stem.token_grid(x)
         stem = self.stem(x)  # (B, D, h, w)
@@ -126,8 +126,8 @@ class Convnext(Model):
         logits = self.head(self.norm(tokens.mean(1)))
         return Output(logits, tokens, stem, grid, share=share, stages=tuple(given))
 
-    def places(self, out: Output) -> Tensor:
-        """What norm and head say of each place, (B, N, K)."""
+    def token_logits(self, out: Output) -> Tensor:
+        """What norm and head say of each position, (B, N, K)."""
         return self.head(self.norm(out.tokens))
 
     def translate(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

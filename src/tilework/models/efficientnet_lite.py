@@ -49,7 +49,7 @@ class EfficientnetLite0Config(ModelConfig):
 
 
 class SameConv2d(nn.Conv2d):
-    """A convolution padded as TensorFlow's 'same': ceil(side / stride) places, an odd pixel goes right and below."""
+    """A convolution padded as TensorFlow's 'same': ceil(side / stride) positions, an odd pixel goes right and below."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, groups: int = 1) -> None:
         padding = kernel // 2 if stride == 1 else 0  # strided, it depends on the input
@@ -127,12 +127,12 @@ class EfficientnetLite0(Model):
         x: Tensor,
         *,
         mix: Mix | None = None,
-        keep: Tensor | None = None,
+        visible: Tensor | None = None,
         track: bool = False,
         stages: bool = False,
     ) -> Output:
         """See `Model.forward`; `grid` follows the input. No token can be left out or followed."""
-        if keep is not None:
+        if visible is not None:
             raise ConfigError("an EfficientNet cannot leave tokens out", "convolutions need whole maps: use a ViT")
         if track:
             raise ConfigError("an EfficientNet cannot follow sources of a mixture", "it has no attention: use a ViT")

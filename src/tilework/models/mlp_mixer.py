@@ -1,4 +1,4 @@
-"""MLP-Mixer for pixels and for tokens: places and channels mixed in turn by MLPs (Tolstikhin et al., 2021).
+"""MLP-Mixer for pixels and for tokens: positions and channels mixed in turn by MLPs (Tolstikhin et al., 2021).
 
 B batch | h, w token grid | N = h w | D width | S sources. Parameter names are timm's, so its checkpoints load.
 """
@@ -25,7 +25,7 @@ class MlpMixerConfig(ModelConfig):
 
     width: int = 512
     depth: int = 8
-    token_hidden: int = 256  # of the MLP over places
+    token_hidden: int = 256  # of the MLP over positions
     channel_hidden: int = 2048  # of the MLP over channels
     drop_path: float = 0.0  # of the last block; rises linearly from zero
     stem: StemConfig = field(default_factory=PatchStemConfig)
@@ -40,9 +40,9 @@ class MlpMixerConfig(ModelConfig):
 
 
 class MixerBlock(nn.Module):
-    """An MLP over places, then one over channels.
+    """An MLP over positions, then one over channels.
 
-    How much a place takes from another is the size of the weights on the way, |W2| |W1| (TL-Align names no other way).
+    How much a position takes from another is the size of the weights between, |W2| |W1| (ours: TL-Align names no way).
     """
 
     def __init__(self, config: MlpMixerConfig, places: int, drop_path: float) -> None:
@@ -101,7 +101,7 @@ class MlpMixer(Model):
         x: Tensor,
         *,
         mix: Mix | None = None,
-        keep: Tensor | None = None,
+        visible: Tensor | None = None,
         track: bool = False,
         stages: bool = False,
     ) -> Output:
@@ -109,8 +109,8 @@ class MlpMixer(Model):
 
         Stages are the tokens after each quarter of the blocks.
         """
-        if keep is not None:
-            raise ConfigError("an MLP-Mixer cannot leave tokens out", "it has weights for each place: use a ViT")
+        if visible is not None:
+            raise ConfigError("an MLP-Mixer cannot leave tokens out", "it has weights for each position: use a ViT")
         if (grid := self.stem.token_grid(x)) != self.grid:
             raise ConfigError(
                 f"an MLP-Mixer has weights for each position of {self.grid[0]}x{self.grid[1]}, not {grid[0]}x{grid[1]}",
@@ -129,8 +129,8 @@ class MlpMixer(Model):
         share = None if share is None else share.mean(1)
         return Output(self.head(tokens.mean(1)), tokens, stem, grid, share=share, stages=tuple(maps))
 
-    def places(self, out: Output) -> Tensor:
-        """What the head says of each place, (B, N, K); their mean is what it says of the image."""
+    def token_logits(self, out: Output) -> Tensor:
+        """What the head says of each position, (B, N, K); their mean is what it says of the image."""
         return self.head(out.tokens)
 
     def layer_of(self, name: str) -> int:

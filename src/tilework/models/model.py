@@ -24,7 +24,7 @@ class Output:
     """What a network says of a batch."""
 
     logits: Tensor  # (B, K)
-    tokens: Tensor  # (B, N, D) after the last block; visible ones only where `keep` was given
+    tokens: Tensor  # (B, N, D) after the last block; visible ones only where `visible` was given
     stem: Tensor  # (B, D, h, w) as the stem gave it; of other width and grid where the blocks change them
     grid: tuple[int, int]  # h, w
     dense: Tensor | None = None  # (B, N, K) logits of each token
@@ -54,24 +54,24 @@ class Model(Network):
         x: Tensor,
         *,
         mix: Mix | None = None,
-        keep: Tensor | None = None,
+        visible: Tensor | None = None,
         track: bool = False,
         stages: bool = False,
     ) -> Output:
         """Classify; an input on another grid than the one built for is taken, or refused with the reason.
 
         mix: how the samples are mixed; the tokens are mixed here if `mix.after_stem`.
-        keep: (B, n) places on the token grid; all others are left out (masked token modelling).
+        visible: (B, n) positions on the token grid; all others are left out (masked token modelling).
         track: follow the sources of a mixture through the blocks (TL-Align).
         stages: give the maps of all stages as well.
         """
         raise NotImplementedError
 
-    def places(self, out: Output) -> Tensor:
-        """Class logits of every token, (B, N, K): the head as a map over places."""
+    def token_logits(self, out: Output) -> Tensor:
+        """Class logits of every token, (B, N, K): the head as a map over positions."""
         if out.dense is None:
             raise ConfigError(
-                f"a {type(self).__name__} does not classify places", "choose a network with a spatial map"
+                f"a {type(self).__name__} does not classify positions", "choose a network with a spatial map"
             )
         return out.dense
 

@@ -93,12 +93,12 @@ class Pvt(Model):
         x: Tensor,
         *,
         mix: Mix | None = None,
-        keep: Tensor | None = None,
+        visible: Tensor | None = None,
         track: bool = False,
         stages: bool = False,
     ) -> Output:
         """See `Model.forward`; no token can be left out. Stages have no norm after them, as published."""
-        if keep is not None:
+        if visible is not None:
             raise ConfigError("a PVT cannot leave tokens out", "keys need whole windows: use a ViT")
         grid = stem_of(self).token_grid(x)
         stem = self.get_submodule("patch_embed1")(x)  # (B, D, h, w)
@@ -125,7 +125,7 @@ class Pvt(Model):
         share = None if share is None else share[:, 0]
         return Output(self.head(tokens[:, 0]), tokens[:, 1:], stem, grid, share=share, stages=tuple(given))
 
-    def places(self, out: Output) -> Tensor:
+    def token_logits(self, out: Output) -> Tensor:
         """What the head says of each token, (B, N, K)."""
         return self.head(out.tokens)
 

@@ -50,7 +50,7 @@ class PvtV2Config(ModelConfig):
 
 
 class ConvMlp(nn.Module):
-    """An MLP with a depthwise 3x3 convolution between its layers, which tells places apart: it mixes labels too."""
+    """An MLP with a depthwise 3x3 convolution between its layers, which tells positions apart: it mixes labels too."""
 
     def __init__(self, width: int, hidden: int, grid: tuple[int, int]) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class ConvMlp(nn.Module):
 
 
 class PvtV2Block(Block):
-    """A block both of whose branches mix places, and average the shares with what they were."""
+    """A block both of whose branches mix positions, and average the shares with what they were."""
 
     def __init__(self, config: PvtV2Config, stage: int, grid: tuple[int, int], drop_path: float) -> None:
         width, heads = config.widths[stage], config.heads[stage]
@@ -126,12 +126,12 @@ class PvtV2(Model):
         x: Tensor,
         *,
         mix: Mix | None = None,
-        keep: Tensor | None = None,
+        visible: Tensor | None = None,
         track: bool = False,
         stages: bool = False,
     ) -> Output:
         """See `Model.forward`; no token can be left out. Stages are normed, as the next stage reads them."""
-        if keep is not None:
+        if visible is not None:
             raise ConfigError("a PVTv2 cannot leave tokens out", "convolutions need whole maps: use a ViT")
         grid = stem_of(self).token_grid(x)
         stem = self.get_submodule("patch_embed1")(x)  # (B, D, h, w)
@@ -153,8 +153,8 @@ class PvtV2(Model):
         share = None if share is None else share.mean(1)
         return Output(self.head(tokens.mean(1)), tokens, stem, grid, share=share, stages=tuple(given))
 
-    def places(self, out: Output) -> Tensor:
-        """What the head says of each place, (B, N, K); their mean is what it says of the image."""
+    def token_logits(self, out: Output) -> Tensor:
+        """What the head says of each position, (B, N, K); their mean is what it says of the image."""
         return self.head(out.tokens)
 
     def translate(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

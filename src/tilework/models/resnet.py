@@ -138,12 +138,12 @@ class Resnet(Model):
         x: Tensor,
         *,
         mix: Mix | None = None,
-        keep: Tensor | None = None,
+        visible: Tensor | None = None,
         track: bool = False,
         stages: bool = False,
     ) -> Output:
         """See `Model.forward`; `stem` is the map that layer1 takes. No token can be left out or followed."""
-        if keep is not None:
+        if visible is not None:
             raise ConfigError("a ResNet cannot leave tokens out", "convolutions need whole maps: use a ViT")
         if track:
             raise ConfigError("a ResNet cannot follow the sources of a mixture", "it has no attention: use a ViT")
@@ -160,8 +160,8 @@ class Resnet(Model):
         grid = (features.shape[2], features.shape[3])
         return Output(self.fc(tokens.mean(1)), tokens, stem, grid, stages=tuple(given))
 
-    def places(self, out: Output) -> Tensor:
-        """What the head says of each place, (B, N, K); their mean is what it says of the image."""
+    def token_logits(self, out: Output) -> Tensor:
+        """What the head says of each position, (B, N, K); their mean is what it says of the image."""
         return self.fc(out.tokens)
 
     def layer_of(self, name: str) -> int:

@@ -1,6 +1,6 @@
 """Swin Transformer for pixels and for tokens: attention in shifted windows, in four stages (Liu et al., 2021).
 
-B batch | h, w grid of a stage | N = h w | D width of a stage | S sources | k heads | M windows | n places of a window |
+B batch | h, w grid of a stage | N = h w | D width of a stage | S sources | k heads | M windows | n in a window |
 H, W grid padded to whole windows, P = H W.
 Parameter names are those of the published checkpoints, but for `stages`, which are `layers` there.
 """
@@ -47,9 +47,9 @@ class SwinConfig(ModelConfig):
 
 
 class WindowAttention(nn.Module):
-    """Attention among the places of a window, with a learnt bias for each distance.
+    """Attention among the positions of a window, with a learnt bias for each distance.
 
-    A shifted window is cut from the map rolled by half a window; places that the roll brought together stay apart. On a
+    A shifted window is cut from the map rolled by half a window; positions that the roll joined stay apart. On a
     map that windows do not divide, zeros on the right and below take part too, as in published detectors.
     """
 
@@ -231,12 +231,12 @@ class Swin(Model):
         x: Tensor,
         *,
         mix: Mix | None = None,
-        keep: Tensor | None = None,
+        visible: Tensor | None = None,
         track: bool = False,
         stages: bool = False,
     ) -> Output:
         """See `Model.forward`; no token can be left out. Stages have no norm after them, unlike published detectors."""
-        if keep is not None:
+        if visible is not None:
             raise ConfigError("a Swin cannot leave tokens out", "windows need whole maps: use a ViT")
         grid = self.patch_embed.token_grid(x)
         stem = self.patch_embed(x)  # (B, D, h, w)
@@ -255,8 +255,8 @@ class Swin(Model):
         share = None if share is None else share.mean(1)
         return Output(self.head(tokens.mean(1)), tokens, stem, grid, share=share, stages=tuple(given))
 
-    def places(self, out: Output) -> Tensor:
-        """What the head says of each place, (B, N, K); their mean is what it says of the image."""
+    def token_logits(self, out: Output) -> Tensor:
+        """What the head says of each position, (B, N, K); their mean is what it says of the image."""
         return self.head(out.tokens)
 
     def translate(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -93,7 +93,7 @@ class T2tVit(Model):
         x: Tensor,
         *,
         mix: Mix | None = None,
-        keep: Tensor | None = None,
+        visible: Tensor | None = None,
         track: bool = False,
         stages: bool = False,
     ) -> Output:
@@ -101,8 +101,8 @@ class T2tVit(Model):
 
         Stages are the patch tokens after each quarter of the blocks.
         """
-        if keep is not None and stages:
-            raise ConfigError("tokens that are left out leave no maps", "ask for stages or give keep, not both")
+        if visible is not None and stages:
+            raise ConfigError("tokens that are left out leave no maps", "ask for stages or give visible, not both")
         grid = self.tokens_to_token.token_grid(x)
         positions = resize_positions(self.pos_embed, self.grid, grid)  # sines anew would shift rows of another length
         splits = None if mix is not None and mix.after_stem else self.tokens_to_token
@@ -115,9 +115,9 @@ class T2tVit(Model):
             stem = self.tokens_to_token(x)
         mixed = mix.apply(stem) if mix is not None and mix.after_stem else stem
         tokens = mixed.flatten(2).transpose(1, 2) + positions[:, 1:]  # (B, N, D)
-        if keep is not None:
-            tokens = tokens.gather(1, keep[..., None].expand(-1, -1, tokens.shape[2]))  # (B, n, D)
-            share = None if share is None else share.gather(1, keep[..., None].expand(-1, -1, share.shape[2]))
+        if visible is not None:
+            tokens = tokens.gather(1, visible[..., None].expand(-1, -1, tokens.shape[2]))  # (B, n, D)
+            share = None if share is None else share.gather(1, visible[..., None].expand(-1, -1, share.shape[2]))
         first = (self.cls_token + positions[:, :1]).expand(len(x), -1, -1)
         tokens = torch.cat([first.to(tokens.dtype), tokens], 1)
         if share is not None and area is not None:
@@ -132,7 +132,7 @@ class T2tVit(Model):
         share = None if share is None else share[:, 0]
         return Output(self.head(tokens[:, 0]), tokens[:, 1:], stem, grid, share=share, stages=tuple(maps))
 
-    def places(self, out: Output) -> Tensor:
+    def token_logits(self, out: Output) -> Tensor:
         """What the head says of each token, (B, N, K)."""
         return self.head(out.tokens)
 

@@ -102,14 +102,14 @@ class TimmModel(Model):
         x: Tensor,
         *,
         mix: Mix | None = None,
-        keep: Tensor | None = None,
+        visible: Tensor | None = None,
         track: bool = False,
         stages: bool = False,
     ) -> Output:
         """Classify; `stem` is the last map too, as timm does not tell stems apart."""
         if mix is not None and mix.after_stem:
             raise ConfigError("timm: models cannot mix after the stem", "mix the input, or use a model of ours")
-        if keep is not None:
+        if visible is not None:
             raise ConfigError("timm: models cannot leave tokens out", "use a ViT of ours")
         if track:
             raise ConfigError("timm: models cannot follow the sources of a mixture", "use a ViT of ours")
@@ -123,14 +123,14 @@ class TimmModel(Model):
         stem = tokens.transpose(1, 2).unflatten(2, self.grid)  # (B, D, h, w)
         return Output(self.network.forward_head(features), tokens, stem, self.grid)
 
-    def places(self, out: Output) -> Tensor:
+    def token_logits(self, out: Output) -> Tensor:
         """What a linear head says of each token, (B, N, K)."""
         head, norm = self.network.get_classifier(), getattr(self.network, "fc_norm", nn.Identity())
         if not isinstance(head, nn.Linear) or head.in_features != out.tokens.shape[2]:
-            return super().places(out)
+            return super().token_logits(out)
         if not self._maps:
             return head(norm(out.tokens))
-        each = out.tokens.flatten(0, 1)  # (B N, D): a map of one place each, for heads with a norm (ConvNeXt)
+        each = out.tokens.flatten(0, 1)  # (B N, D): a map of one position each, for heads with a norm (ConvNeXt)
         last = getattr(self.network, "output_fmt", "NCHW") == "NHWC"
         one = each[:, None, None] if last else each[..., None, None]
         return self.network.forward_head(one).unflatten(0, out.tokens.shape[:2])

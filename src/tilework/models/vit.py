@@ -105,13 +105,13 @@ class Vit(Model):
         x: Tensor,
         *,
         mix: Mix | None = None,
-        keep: Tensor | None = None,
+        visible: Tensor | None = None,
         track: bool = False,
         stages: bool = False,
     ) -> Output:
         """See `Model.forward`; stages are the patch tokens after each quarter of the blocks."""
-        if keep is not None and stages:
-            raise ConfigError("tokens that are left out leave no maps", "ask for stages or give keep, not both")
+        if visible is not None and stages:
+            raise ConfigError("tokens that are left out leave no maps", "ask for stages or give visible, not both")
         grid = self.patch_embed.token_grid(x)
         positions = self._positions(grid)  # (1, 1 + N, D)
         stem = self.patch_embed(x)  # (B, D, h, w)
@@ -119,9 +119,9 @@ class Vit(Model):
         tokens = mixed.flatten(2).transpose(1, 2) + positions[:, 1:]  # (B, N, D)
         share = initial_share(mix, len(x), grid, x.device) if track else None  # (B, N, 2)
         area = None if share is None else share.mean(1, keepdim=True)
-        if keep is not None:
-            tokens = tokens.gather(1, keep[..., None].expand(-1, -1, tokens.shape[2]))  # (B, n, D)
-            share = None if share is None else share.gather(1, keep[..., None].expand(-1, -1, share.shape[2]))
+        if visible is not None:
+            tokens = tokens.gather(1, visible[..., None].expand(-1, -1, tokens.shape[2]))  # (B, n, D)
+            share = None if share is None else share.gather(1, visible[..., None].expand(-1, -1, share.shape[2]))
         first = (self.cls_token + positions[:, :1]).expand(len(x), -1, -1)
         tokens = torch.cat([first.to(tokens.dtype), tokens], 1)
         if share is not None and area is not None:
@@ -160,7 +160,7 @@ class Vit(Model):
         x = patches.transpose(1, 2).unflatten(2, grid if whole else (patches.shape[1], 1))  # (B, D, h, w)
         return self.motos[block](x).flatten(2).transpose(1, 2) if patches.shape[1] else patches
 
-    def places(self, out: Output) -> Tensor:
+    def token_logits(self, out: Output) -> Tensor:
         """The dense head's, or what the head says of each token, (B, N, K)."""
         return self.head(self.fc_norm(out.tokens)) if out.dense is None else out.dense
 

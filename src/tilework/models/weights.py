@@ -112,7 +112,8 @@ def _fit_positions(given: Tensor, own: Tensor, grid: tuple[int, int], told: tupl
     old = told or (side, side)
     if places < 1 or math.prod(old) != places:
         raise ConfigError(
-            f"the checkpoint has positions for {places} tokens, not for {old[0]}x{old[1]}", "tell the grid it was for"
+            f"the checkpoint has positions for {places} tokens, not for {old[0]}x{old[1]}",
+            "tell the grid it was for",
         )
     return resize_positions(given, old, grid)
 

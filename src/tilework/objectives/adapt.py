@@ -1,6 +1,6 @@
 """TokenAdapt's training: codes of augmented images from augmented maps of codes (SeiT++, eqs. 2 and 3).
 
-Where a place has several codes, as DCT coefficients, there is no codebook to choose from: their vectors are regressed.
+Where a position has several codes, as DCT coefficients, there is no codebook to choose from: vectors are regressed.
 
 B batch | C code dim | H, W pixels | h, w code grid | K codes
 """
@@ -77,7 +77,7 @@ class Adapt(Objective):
                 f"the tokenizer has {len(tokenizer.codebook)} codes, the model {model.codes}", "set model.codes"
             )
         if tokenizer.stacked and model.codes:
-            raise ConfigError("a place has several codes: there is no one to choose", "leave model.codes at 0")
+            raise ConfigError("a folder has several codes: there is no one to choose", "leave model.codes at 0")
         self.model = model
         model.regression = tokenizer.stacked
         self.config, self.card = config, card
@@ -91,7 +91,7 @@ class Adapt(Objective):
         return self._frozen[0]
 
     def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
-        """Mean loss over all places. Every second step gives seven eighths of the grid, as classifiers take them."""
+        """Mean loss over all positions. Every second step gives seven eighths of the grid, as classifiers take them."""
         x, patch = batch.x, self._on(batch.x.device).patch
         size = (x.shape[2] // patch, x.shape[3] // patch)  # h, w
         if draws.step % 2 and size[0] % 8 == size[1] % 8 == 0:
@@ -140,7 +140,7 @@ class Adapt(Objective):
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Share of equal codes for identity, flip, affine and crop: through the model, and of the grid itself.
 
-        Where a place has several codes: the squared error of their vectors instead.
+        Where a position has several codes: the squared error of their vectors instead.
         """
         assert isinstance(model, TokenAdaptNetwork)
         x, draws = batch.x, Draws(0, 0, batch.index)
@@ -168,20 +168,20 @@ class Adapt(Objective):
             found[f"{name}_grid"] = (grid == target).float().mean((1, 2))
         return found
 
-    def keep(self, model: nn.Module, out: Path) -> None:
+    def save_artefact(self, model: nn.Module, out: Path) -> None:
         """OUT/token_adapt, for the augmentation of that name."""
         assert isinstance(model, TokenAdaptNetwork)
-        place = out / "token_adapt"
-        if not place.exists():
+        folder = out / "token_adapt"
+        if not folder.exists():
             card = {"name": self.card.name, "sha256": self.card.sha256}
-            save_adapter(place, model, self.tokenizer.codebook, card)
+            save_adapter(folder, model, self.tokenizer.codebook, card)
 
     def _on(self, device: torch.device) -> Tokenizer:
         return self.tokenizer.to(device)
 
 
 def nearest_places(ids: Tensor, affine: Tensor) -> Tensor:
-    """The grid itself moved, each place taking the nearest code. ids: (B, h, w)."""
+    """The grid itself moved, each position taking the nearest code. ids: (B, h, w)."""
     places = F.affine_grid(affine, [len(ids), 1, *ids.shape[1:]], align_corners=False)
     moved = F.grid_sample(ids[:, None].float(), places, mode="nearest", padding_mode="border", align_corners=False)
     return moved[:, 0].long()

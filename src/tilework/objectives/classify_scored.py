@@ -52,11 +52,11 @@ class ClassifyScored(Classify):
         if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
             raise ConfigError("scores are gathered in one process", "run it without torchrun")
         with torch.no_grad():
-            place = batch.index % len(self.visits)
+            number = batch.index % len(self.visits)
             counts = (batch.target.weight[:, 0] == 1).float()
             right = out.logits.float().softmax(1).gather(1, batch.target.ids[:, :1])[:, 0]
-            self.confidence.index_add_(0, place, right * counts)
-            self.visits.index_add_(0, place, counts)
+            self.confidence.index_add_(0, number, right * counts)
+            self.visits.index_add_(0, number, counts)
         return {"loss": soft_cross_entropy(out.logits, batch.target, self.smoothing).mean()}
 
     def scores(self) -> Tensor:

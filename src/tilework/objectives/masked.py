@@ -108,7 +108,7 @@ class Masked(Objective):
         return {"loss": loss.mean(), "agreement": hits.mean()}
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Loss without smoothing and share of right codes, at one ratio and places that depend on the sample."""
+        """Loss without smoothing and share of right codes, at one ratio and positions that depend on the sample."""
         order, count = self._judged_order(batch)
         loss, hits = self._losses(model, batch.x, order, count, 0.0)
         return {"loss": loss.mean((1, 2)), "agreement": hits.mean((1, 2))}
@@ -144,7 +144,7 @@ class Masked(Objective):
             rank = order.argsort(1).view(-1, 1, *self.model.grid)  # (B, 1, h, w)
             hidden = (rank >= seen).repeat_interleave(self.patch, 2).repeat_interleave(self.patch, 3)
             x = torch.where(hidden, self.hidden_code[:, None, None].to(x.dtype), x)
-        out = model(x, keep=order[:, :kept])
+        out = model(x, visible=order[:, :kept])
         return self.decoder(out.logits, out.tokens[:, :seen], order.argsort(1))
 
     def _by_patch(self, ids: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class Masked(Objective):
         return order, self._hidden_count(self.config.judged)
 
     def pictures(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Hidden patches grey, predictions in their place, and what was there, through the tokenizer's decoder."""
+        """Hidden patches grey, predictions instead, and what was there, through the tokenizer's decoder."""
         if self._tokenizer is None:
             return {}
         tokenizer, numbers = self._tokenizer
@@ -203,7 +203,7 @@ def _visible_patch(model: Model, code_dim: int) -> tuple[int, int]:
         x = torch.randn(1, code_dim, h * patch, w * patch, requires_grad=True)
         try:
             training = model.training
-            out = model.eval()(x, keep=torch.zeros(1, 1, dtype=torch.long))
+            out = model.eval()(x, visible=torch.zeros(1, 1, dtype=torch.long))
         except RuntimeError:
             continue  # another number of tokens than positions
         finally:

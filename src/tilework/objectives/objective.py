@@ -55,7 +55,7 @@ class Objective(nn.Module):
         """Rows of pictures that show how it goes, (B, 3, H, W) in [0, 1] by name; none by default."""
         return {}
 
-    def keep(self, model: nn.Module, out: Path) -> None:
+    def save_artefact(self, model: nn.Module, out: Path) -> None:
         """Write what a finished run leaves for others beside its checkpoints; nothing by default."""
 
     def learnt_table(self) -> Tensor | None:
@@ -131,9 +131,9 @@ class Combined(Objective):
         """The main objective's."""
         return self.main.pictures(model, batch)
 
-    def keep(self, model: nn.Module, out: Path) -> None:
+    def save_artefact(self, model: nn.Module, out: Path) -> None:
         """The main objective's."""
-        self.main.keep(model, out)
+        self.main.save_artefact(model, out)
 
     def learnt_table(self) -> Tensor | None:
         """The main objective's."""

@@ -39,4 +39,4 @@ class Relabel(Classify):
         """Mean loss."""
         target = label_map(batch).target(1, 1).each(lambda part: part[:, 0])  # (B, M)
         loss = soft_cross_entropy(out.logits, target, self.smoothing)
-        return {"loss": (loss / target.mass.clamp(min=1e-6)).mean()}  # filled places count for nothing
+        return {"loss": (loss / target.mass.clamp(min=1e-6)).mean()}  # filled positions count for nothing

@@ -1,4 +1,4 @@
-"""Token labelling: every token learns the label of its place, the class token that of the image (LV-ViT, eq. 5).
+"""Token labelling: every token learns the label of its position, the class token that of the image (LV-ViT, eq. 5).
 
 B batch | N tokens | K classes
 """

@@ -125,7 +125,7 @@ def gradient_ratio(x: Tensor) -> tuple[Tensor, Tensor]:
 def contextual_loss(x: Tensor, y: Tensor) -> Tensor:
     """-log of the mean, over wanted features, of the best match among the given ones (Mechrez et al., 2018).
 
-    x, y: (B, D, P) features of P places; returns (B,).
+    x, y: (B, D, P) features of P positions; returns (B,).
     """
     centre = y.mean(2, keepdim=True)
     x, y = (F.normalize(z - centre, dim=1) for z in (x, y))

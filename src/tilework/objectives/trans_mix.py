@@ -1,6 +1,6 @@
 """TransMix: the label of a mixture by where the class token looks in the last block (Chen et al., 2022).
 
-B batch | N places | h, w token grid
+B batch | N positions | h, w token grid
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ good_row("deit_s_moto_hard", "MoTo, hard entities", with_moto(plain, entities=16
          "81.6 with 8, 81.7 with 16")
 good_row("deit_s_moto_blocks", "MoTo in stem and first 4 blocks", with_blocks(moto, 4), "table 5",
          {"top1": 81.8, "top1_8_blocks": 81.9, "top1_12_blocks": 81.4}, "others by model.moto_blocks=8 and 12")
-good_row("deit_s_norm", "instance norm in MoTo's place", with_moto(plain, norm="instance"), "table 6",
+good_row("deit_s_norm", "instance norm in MoTo's position", with_moto(plain, norm="instance"), "table 6",
          {"top1": 80.1, "top1_batch_norm": 79.5, "top1_layer_norm": 79.6}, "others by model.stem.norm=batch and layer")
 
 # tables 7 to 9: TokenProp by parts; the row with L2 at 64 px is good_deit_s_token_prop

@@ -20,7 +20,7 @@ PARTS = 8  # patches on a side, before the crop
 
 
 def judge_codes(grid: tuple[int, int], stacked: bool, steps: int) -> Run:
-    """The classifier from a store. stacked: several codes at a place, which have units of their own."""
+    """The classifier from a store. stacked: several codes at a position, which have units of their own."""
     side = grid[0]
     if side % PARTS or grid[0] != grid[1]:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Training on codes without places in the image: TiTok's few tokens, VAR's maps of several scales."""
+"""Training on codes without positions in the image: TiTok's few tokens, VAR's maps of several scales."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ SEQUENCE = Run(
     evaluation=(Embed(standardise=True),),
     fit=small_fit(),
 )
-note = "a token for every code, nothing that cuts or moves places: stores of TiTok and VAR have none to crop"
+note = "a token for every code, nothing that cuts or moves positions: stores of TiTok and VAR have none to crop"
 add("", "sequence_cpu", "mixup and noise on sequences of codes", "small ViT", SEQUENCE, size="cpu", note=note)

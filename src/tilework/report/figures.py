@@ -145,7 +145,7 @@ def scatter_panels(panels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bytes
 def code_pictures(ids: np.ndarray, codebook: np.ndarray) -> np.ndarray:
     """Code grids coloured by the three main directions of the codebook. ids: (N, h, w); (N, h, w, 3) in [0, 1].
 
-    Of several codes at a place, (N, h, w, C), the first is shown.
+    Of several codes at a position, (N, h, w, C), the first is shown.
     """
     ids = ids[..., 0] if ids.ndim == 4 else ids
     centred = codebook - codebook.mean(0)

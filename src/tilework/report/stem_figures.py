@@ -30,5 +30,5 @@ def stem_bars(rows: Mapping[str, tuple[float, float]]) -> bytes:
 
 
 def layout_pictures(layout: np.ndarray) -> np.ndarray:
-    """Each place in the colour of the entity that holds most of it. layout: (N, n, H, W); (N, H, W, 3) in [0, 1]."""
+    """Each position in the colour of the entity that holds most of it. layout: (N, n, H, W); (N, H, W, 3) in [0, 1]."""
     return np.asarray(colormaps["tab10" if layout.shape[1] <= 10 else "tab20"](layout.argmax(1)))[..., :3]

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 from tilework.report.figures import BLUE, GREEN, GREY, ORANGE, RED, _bytes, _plain, _png
 
 PALETTE = (BLUE, ORANGE, GREEN, RED, "#7d5ba6", "#00868b", "#8c6d31", "#b03a8c")
-SIDES = (  # where a label may stand beside its point, the best place first: points right and up, and alignment
+SIDES = (  # where a label may stand beside its point, the best position first: points right and up, and alignment
     (9, 0, "left"),
     (-9, 0, "right"),
     (9, -11, "left"),
@@ -57,7 +57,7 @@ def accuracy_per_byte(points: Sequence[tuple[str, float, float, float]], steps: 
     axes.legend(frameon=False, fontsize=9, loc="lower right")
     _plain(axes)
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # type: ignore[no-untyped-call]  # places are final from here on
+    canvas.draw()  # type: ignore[no-untyped-call]  # positions are final from here on
     renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
     taken: list[tuple[float, ...]] = []
     for _, size, accuracy, deviation in points:

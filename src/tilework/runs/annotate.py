@@ -12,7 +12,7 @@ import torch
 
 from tilework.augment import Augment, CentreCrop, Normalise, build_all
 from tilework.core.errors import ConfigError, InputError, OutputError
-from tilework.core.place import Place
+from tilework.core.location import Location
 from tilework.data.images import ImageFolder
 from tilework.data.label_maps import COLUMN, MapsCard, write_maps
 from tilework.evaluation.annotate import Annotator, annotate, match_classes
@@ -65,7 +65,7 @@ def annotate_images(
     size: int,
     top: int,
     out: Path | None,
-    store: Place | None,
+    store: Location | None,
     device: torch.device,
     quiet: bool = False,
 ) -> dict[str, Any]:
@@ -98,14 +98,14 @@ def annotate_images(
             assert out is not None
             write_maps(out, card, folder.keys, records())
         else:
-            place = {key: number for number, key in enumerate(folder.keys)}
+            number = {key: number for number, key in enumerate(folder.keys)}
             keys = known.column("key")
-            if missing := next((key for key in keys if key not in place), None):
+            if missing := next((key for key in keys if key not in number), None):
                 raise InputError(f"{images} has no image '{missing}' of {store}", "give the images it was made from")
             everything = [record for part in records() for record in part]
             if out is not None:
                 write_maps(out, card, folder.keys, [everything])
-            known.add_column(COLUMN, [everything[place[key]] for key in keys])
+            known.add_column(COLUMN, [everything[number[key]] for key in keys])
             known.add_column(f"{COLUMN}_card", [json.dumps(asdict(card)), *[""] * (len(keys) - 1)])  # once
     finally:
         bar.close()

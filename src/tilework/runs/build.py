@@ -13,7 +13,7 @@ from tilework.core.artefact import declared, given
 from tilework.core.batch import Shape
 from tilework.core.codebook import Codebook, same_codes
 from tilework.core.errors import ConfigError, InputError
-from tilework.core.place import Place, Url, is_store
+from tilework.core.location import Location, Url, is_store
 from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
 from tilework.data.columns import ColumnValues, column_kinds
 from tilework.data.part import part_of
@@ -26,14 +26,14 @@ from tilework.store import Store
 from tilework.train.log import Bar
 
 
-def check_there(path: Place) -> None:
+def check_there(path: Location) -> None:
     """Refuse a path where there is nothing; what is behind a URL is seen when it is opened."""
     if isinstance(path, Path) and not path.exists():
         raise InputError(f"no such data: {path}", "give a token store or a folder of images")
 
 
 def open_source(
-    path: Place,
+    path: Location,
     size: tuple[int, int],
     max_broken: float,
     classes: tuple[str, ...] | None = None,
@@ -60,7 +60,7 @@ def open_source(
             one.close()
 
 
-def find_columns(run: Run, data: Place) -> dict[str, ColumnValues]:
+def find_columns(run: Run, data: Location) -> dict[str, ColumnValues]:
     """The columns that the objectives of a run need; refuses data that lack one, before anything is read."""
     needed = {name: column_kinds[name] for objective in run.objectives for name in objective.task.columns}
     taken = {kind.artefact for kind in needed.values()}
@@ -83,7 +83,7 @@ def training_source(run: Run, source: TokenSource | ImageSource, columns: dict[s
     return Part(whole, run.samples) if run.samples and isinstance(source, TokenSource) else whole
 
 
-def validation_source(run: Run, data: Place, classes: tuple[str, ...], quiet: bool) -> Source:
+def validation_source(run: Run, data: Location, classes: tuple[str, ...], quiet: bool) -> Source:
     """The samples that a run is evaluated on, with the columns that evaluation needs; a store keeps its own."""
     source: Source = open_source(data, run.size, run.max_broken, classes, quiet)
     for name in run.objective.task.validation_columns:
@@ -119,7 +119,7 @@ def build_objective(run: Run, model: nn.Module, codebook: Codebook | None = None
 
 
 def check_data(
-    run: Run, source: Source, validation: Source | None, data: Place, val: Place | None
+    run: Run, source: Source, validation: Source | None, data: Location, val: Location | None
 ) -> tuple[DataSpec, Network]:
     """Refuse data that do not fit a run or each other; returns what the data are like and a fresh network."""
     count, shape, preprocess = len(source), shape_of(source), run.objective.preprocess()
@@ -152,7 +152,7 @@ def check_data(
     return spec, model
 
 
-def _check_kind(run: Run, shape: Shape, data: Place) -> bool:
+def _check_kind(run: Run, shape: Shape, data: Location) -> bool:
     """Refuse images for a recipe for tokens, and the reverse; returns whether its first step fits the data."""
     stages = next((step.stages for step in (*run.augment, *run.evaluation)), (shape.stage,))
     if shape.stage == "pixels" and "pixels" not in stages and "ids" in stages:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from tilework.augment import build_all
-from tilework.core.distributed import world
+from tilework.core.distributed import join_world
 from tilework.core.errors import ConfigError
 from tilework.core.files import write_json
-from tilework.core.place import Place, Url, is_store
+from tilework.core.location import Location, Url, is_store
 from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
 from tilework.models import Model
 from tilework.runs.build import check_data, check_there, find_columns
@@ -25,8 +25,8 @@ from tilework.train import Result
 
 def train_chain(
     chain: Chain,
-    data: Sequence[Place],
-    val: Sequence[Place | None],
+    data: Sequence[Location],
+    val: Sequence[Location | None],
     out: Path,
     device: str = "auto",
     title: str = "train",
@@ -35,20 +35,20 @@ def train_chain(
 ) -> Result:
     """Train every link on its data; the same call again goes on inside the link that was under way."""
     check_links(chain, data, val, start)
-    with world(device) as place:
-        if place.leads:
+    with join_world(device) as world:
+        if world.leads:
             claim_chain(out, chain)
         for number, link in enumerate(chain.links):
             where = out / f"{number + 1}-{link.name}"
             name = f"{title} {number + 1}/{len(chain.links)} {link.name}"
-            result = train_in(place, link.run, data[number], val[number], start, where, name, quiet)
+            result = train_in(world, link.run, data[number], val[number], start, where, name, quiet)
             start = where
-        if place.leads:
+        if world.leads:
             write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
     return result
 
 
-def check_links(chain: Chain, data: Sequence[Place], val: Sequence[Place | None], start: Path | None) -> None:
+def check_links(chain: Chain, data: Sequence[Location], val: Sequence[Location | None], start: Path | None) -> None:
     """Refuse, before the first step, data that do not fit their links and links that do not fit each other."""
     if not len(chain.links) == len(data) == len(val):
         raise ConfigError(
@@ -75,7 +75,7 @@ def check_links(chain: Chain, data: Sequence[Place], val: Sequence[Place | None]
         before = Start(Path(link.name), model.state_dict(), source.classes, model.grid, codebook)
 
 
-def _glance(path: Place, size: tuple[int, int], classes: tuple[str, ...] | None = None) -> Source:
+def _glance(path: Location, size: tuple[int, int], classes: tuple[str, ...] | None = None) -> Source:
     """The data at a path; the images of a folder are counted, not read."""
     check_there(path)
     if isinstance(path, Url) or is_store(path):

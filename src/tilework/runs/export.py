@@ -26,7 +26,7 @@ from tilework.core.codebook import Codebook
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, MachineError, OutputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
-from tilework.core.place import place as place_of
+from tilework.core.location import location
 from tilework.core.rng import Draws
 from tilework.models import Model, ModelConfig
 from tilework.runs.start import DESCRIPTION
@@ -122,12 +122,12 @@ def export_run(path: Path | str, out: Path | str, onnx: bool = False, data: Path
     x = _samples(trained, data)
     with torch.inference_mode():
         logits = whole(x)
-    with new_directory(out) as place:
+    with new_directory(out) as folder:
         # cloned: tied weights are written under each of their names
-        write(place / WEIGHTS, save({name: value.contiguous().clone() for name, value in model.state_dict().items()}))
+        write(folder / WEIGHTS, save({name: value.contiguous().clone() for name, value in model.state_dict().items()}))
         if codebook is not None:
-            codebook.write(place)
-        graph = _write_graph(place / GRAPH, whole, x, logits) if onnx else None
+            codebook.write(folder)
+        graph = _write_graph(folder / GRAPH, whole, x, logits) if onnx else None
         description = Description(
             model=run.model,
             stage=decode(Stage, spec.stage, "stage"),
@@ -138,11 +138,11 @@ def export_run(path: Path | str, out: Path | str, onnx: bool = False, data: Path
             evaluation=run.evaluation,
             codebook=spec.codebook,
             onnx=graph,
-            sha256={file.name: sha256(file) for file in sorted(place.iterdir())},
+            sha256={file.name: sha256(file) for file in sorted(folder.iterdir())},
             compared=f"{SAMPLES} {'random inputs' if data is None else 'samples of data'}",
         )
-        write_json(place / DESCRIPTION, {"format": FORMAT, "version": VERSION, **encode(description)})
-        difference = _difference(load_exported(place).logits(x), logits)
+        write_json(folder / DESCRIPTION, {"format": FORMAT, "version": VERSION, **encode(description)})
+        difference = _difference(load_exported(folder).logits(x), logits)
         if difference != 0:  # nor is NaN
             raise TileworkError(f"the exported model of {path} differs from the run by {difference:.3g}", "report this")
     return description
@@ -227,7 +227,7 @@ def _samples(trained: Trained, data: Path | str | None) -> Tensor:
     """
     run, spec, codebook = trained.run, trained.spec, trained.codebook
     if data is not None:
-        source = trained.on(place_of(data), CPU).source
+        source = trained.on(location(data), CPU).source
         x = source.batch(np.linspace(0, len(source) - 1, SAMPLES).astype(np.int64)).x
         return x if spec.stage == "pixels" else x.long()
     generator = torch.Generator().manual_seed(0)
@@ -285,6 +285,6 @@ def _write_graph(file: Path, whole: _Whole, x: Tensor, logits: Tensor) -> Graph:
     if not difference <= TOLERANCE:  # nor is NaN
         raise TileworkError(f"the ONNX logits differ by {difference:.3g}, more than {TOLERANCE}", "leave --onnx out")
     shape = ", ".join(map(str, x.shape[1:]))
-    numbers = ", numbered as in the store: place in 'used' of codebook.safetensors" if kind == "ids" else ""
+    numbers = ", numbered as in the store: folder in 'used' of codebook.safetensors" if kind == "ids" else ""
     kept = f"{kind} (B, {shape}) {str(x.dtype)[6:]}{numbers}"
     return Graph(kept, f"logits (B, {logits.shape[1]}) float32", difference)

@@ -14,10 +14,9 @@ from torch import nn
 
 from tilework.augment import AnyStep, apply_all, build_all
 from tilework.core.config import Plain
-from tilework.core.distributed import World, world
+from tilework.core.distributed import World, join_world
 from tilework.core.files import locked, write, write_json
-from tilework.core.place import Place
-from tilework.core.place import place as place_of
+from tilework.core.location import Location, location
 from tilework.core.rng import Draws
 from tilework.data import ImageSource, Source
 from tilework.evaluation import validate
@@ -40,16 +39,16 @@ from tilework.train.log import counted, notice
 
 def prepare(
     run: Run,
-    data: Place,
-    val: Place | None,
+    data: Location,
+    val: Location | None,
     out: Path,
-    place: World,
+    world: World,
     title: str,
     quiet: bool,
     start: Path | None = None,
 ) -> Job:
     """Check everything that can be checked before the first step, and put the job together."""
-    directory, leads = RunDirectory(out), place.leads
+    directory, leads = RunDirectory(out), world.leads
     quiet_here = quiet or not leads
     if leads:
         directory.claim(run, start)
@@ -63,7 +62,7 @@ def prepare(
         begin.fill(model, source.classes, quiet_here)
     codebook = source.codebook if begin is None else begin.codebook_for(source.codebook)
     objective = build_objective(run, model, codebook)
-    steps, evaluation = (build_all(part, codebook, place.device) for part in (run.augment, run.evaluation))
+    steps, evaluation = (build_all(part, codebook, world.device) for part in (run.augment, run.evaluation))
     if leads:
         directory.write(run, spec, codebook, {"train": data, "val": val}, start)
         broken = [asdict(b) for s in (whole, validation) if isinstance(s, ImageSource) for b in s.broken]
@@ -74,16 +73,16 @@ def prepare(
     if validation is not None:
 
         def evaluate(judged: nn.Module) -> dict[str, float]:
-            return validate(task, objective, judged, validation, evaluation, place, min(256, run.fit.batch))
+            return validate(task, objective, judged, validation, evaluation, world, min(256, run.fit.batch))
 
-    job = Job(objective, source, steps, run.fit, out, place, evaluate, title, quiet)
+    job = Job(objective, source, steps, run.fit, out, world, evaluate, title, quiet)
     if run.fit.picture_every and leads:
-        job.after_step = _draw_some(run, objective, validation or source, evaluation, out, place)
+        job.after_step = _draw_some(run, objective, validation or source, evaluation, out, world)
     return job
 
 
 def _draw_some(
-    run: Run, objective: Objective, source: Source, evaluation: tuple[AnyStep, ...], out: Path, place: World
+    run: Run, objective: Objective, source: Source, evaluation: tuple[AnyStep, ...], out: Path, world: World
 ) -> Callable[[int], None]:
     """Pictures of a few samples every so often, in OUT/pictures."""
     index = np.linspace(0, len(source) - 1, min(10, len(source))).astype(np.int64)
@@ -93,7 +92,7 @@ def _draw_some(
             return
         objective.model.eval()
         with torch.inference_mode():
-            batch = source.batch(index).to(place.device)
+            batch = source.batch(index).to(world.device)
             batch = apply_all(evaluation, batch, Draws(0, 0, batch.index))
             rows = objective.pictures(objective.model, batch)
         if rows:
@@ -117,32 +116,32 @@ def train(
 
     start: a run or a checkpoint file whose weights to begin with.
     """
-    with world(device) as place:
-        validation, begin = place_of(val) if val else None, Path(start) if start else None
-        return train_in(place, run, place_of(data), validation, begin, Path(out), title, quiet)
+    with join_world(device) as world:
+        validation, begin = location(val) if val else None, Path(start) if start else None
+        return train_in(world, run, location(data), validation, begin, Path(out), title, quiet)
 
 
 def train_in(
-    place: World, run: Run, data: Place, val: Place | None, start: Path | None, out: Path, title: str, quiet: bool
+    world: World, run: Run, data: Location, val: Location | None, start: Path | None, out: Path, title: str, quiet: bool
 ) -> Result:
     """`train` among processes that know each other already."""
-    job = prepare(run, data, val, out, place, title, quiet, start)
-    with locked(out) if place.leads else nullcontext():
+    job = prepare(run, data, val, out, world, title, quiet, start)
+    with locked(out) if world.leads else nullcontext():
         result = fit(job)
-        if place.leads:
-            job.objective.keep(result.model, out)
+        if world.leads:
+            job.objective.save_artefact(result.model, out)
             learnt, codebook = job.objective.learnt_table(), job.source.codebook
             if learnt is not None and codebook is not None:
                 codebook.with_learnt(learnt.cpu().numpy()).write(out)
             write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
-    place.wait()  # a run that starts from this one reads what was just written
+    world.wait()  # a run that starts from this one reads what was just written
     return result
 
 
-def plan(run: Run, data: Place, val: Place | None, device: str, start: Path | None = None) -> Plain:
+def plan(run: Run, data: Location, val: Location | None, device: str, start: Path | None = None) -> Plain:
     """What a run would do and cost, measured on a few steps; leaves nothing behind."""
-    with TemporaryDirectory() as folder, world(device) as place:
-        job = prepare(run, data, val, Path(folder) / "run", place, "plan", quiet=True, start=start)
+    with TemporaryDirectory() as folder, join_world(device) as world:
+        job = prepare(run, data, val, Path(folder) / "run", world, "plan", quiet=True, start=start)
         seconds, steps = time_steps(job)
     parameters = sum(p.numel() for p in job.objective.parameters())
     return {

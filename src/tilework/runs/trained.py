@@ -14,8 +14,7 @@ from tilework.augment import AnyStep, build_all, output_shape
 from tilework.core.codebook import Codebook
 from tilework.core.distributed import World, pick_device
 from tilework.core.errors import InputError
-from tilework.core.place import Place, Url, is_store
-from tilework.core.place import place as place_of
+from tilework.core.location import Location, Url, is_store, location
 from tilework.data import Part, Source, TokenSource
 from tilework.data.renumbered import Renumbered
 from tilework.data.source import shape_of
@@ -91,7 +90,7 @@ class Trained:
 
     def on(
         self,
-        data: Place,
+        data: Location,
         device: torch.device,
         tokenizer: Path | None = None,
         samples: int = 0,
@@ -107,7 +106,12 @@ class Trained:
         return OnData(self._numbered(source, data), self.steps(device))
 
     def _open(
-        self, data: Place, device: torch.device, tokenizer: Path | None, samples: int, classes: tuple[str, ...] | None
+        self,
+        data: Location,
+        device: torch.device,
+        tokenizer: Path | None,
+        samples: int,
+        classes: tuple[str, ...] | None,
     ) -> Source:
         check_there(data)
         run, codes, stored = self.run, self.spec.stage != "pixels", isinstance(data, Url) or is_store(data)
@@ -125,7 +129,7 @@ class Trained:
         source = open_source(data, run.size, run.max_broken, classes, quiet=True, samples=samples)
         return Part(source, samples) if samples and isinstance(source, TokenSource) else source
 
-    def _numbered(self, source: Source, data: Place) -> Source:
+    def _numbered(self, source: Source, data: Location) -> Source:
         """The data with their codes by the run's numbers."""
         other = f"{data} is not like the data of {self.path}"
         if source.stage != self.spec.stage:
@@ -150,21 +154,21 @@ def evaluate_run(
     path: Path | str, data: Path | str, tokenizer: Path | str | None = None, device: str = "auto"
 ) -> Classification:
     """Accuracy and confusion of a trained run on a store or a folder; images are tokenized if the run needs it."""
-    trained, place = Trained.open(path), pick_device(device)
+    trained, chosen = Trained.open(path), pick_device(device)
     model = trained.classifier
-    opened = trained.on(place_of(data), place, None if tokenizer is None else Path(tokenizer))
-    return classify(model, opened.source, opened.steps, place)
+    opened = trained.on(location(data), chosen, None if tokenizer is None else Path(tokenizer))
+    return classify(model, opened.source, opened.steps, chosen)
 
 
 def probe_run(
     path: Path | str, data: Path | str, val: Path | str, device: str = "auto", neighbours: int = 20
 ) -> dict[str, float]:
     """What the frozen features of a run know of labelled data: accuracy of a linear classifier and of neighbours."""
-    trained, place = Trained.open(path), pick_device(device)
-    model = trained.encoder.to(place).eval()
-    train = trained.on(place_of(data), place, classes="any")
-    validation = trained.on(place_of(val), place, classes=train.source.classes)
+    trained, chosen = Trained.open(path), pick_device(device)
+    model = trained.encoder.to(chosen).eval()
+    train = trained.on(location(data), chosen, classes="any")
+    validation = trained.on(location(val), chosen, classes=train.source.classes)
     seen = Features()
     for one, evaluator in ((train, seen), (validation, Probe(seen, neighbours))):
-        found = evaluate(lambda batch: model(batch.x), one.source, one.steps, [evaluator], World(0, 1, place))
+        found = evaluate(lambda batch: model(batch.x), one.source, one.steps, [evaluator], World(0, 1, chosen))
     return found

@@ -14,7 +14,7 @@ from tilework.store.codec import Codec, codecs
 
 SAMPLE_TOKENS = 1 << 22
 FAST = ("packed", "rans", "rans-context")  # what "auto" chooses from: all decode faster than a model can eat
-STACKED = ("packed", "rans-stack")  # the same where a place has several codes
+STACKED = ("packed", "rans-stack")  # the same where a position has several codes
 
 
 def choose_codec(

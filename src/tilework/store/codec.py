@@ -17,9 +17,9 @@ def check_codes(ids: np.ndarray, vocabulary: int, first: int = 0) -> None:
     """Refuse a code outside the vocabulary, with its position. ids: (B, T); first: number of the first image."""
     bad = np.argwhere((ids < 0) | (ids >= vocabulary))
     if len(bad):
-        image, place = bad[0].tolist()
+        image, position = bad[0].tolist()
         raise InputError(
-            f"code {ids[image, place]} at place {place} of image {first + image} is outside 0..{vocabulary - 1}",
+            f"code {ids[image, position]} (position {position}, image {first + image}) is outside 0..{vocabulary - 1}",
             "check the tokenizer",
         )
 
@@ -31,7 +31,7 @@ class Codec(Protocol):
         """ids: (B, T) integers. Returns the records one after another, and their sizes (B,)."""
 
     def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """data: uint8; starts, sizes: (B,) places of the records in it. Returns (B, T) int32."""
+        """data: uint8; starts, sizes: (B,) positions of the records in it. Returns (B, T) int32."""
 
     def tables(self) -> dict[str, np.ndarray]:
         """What `load` needs besides vocabulary and length; kept in the store."""

@@ -2,7 +2,7 @@
 
 A record is a header (version, levels, k, bytes of a palette gap, h, w, P; little-endian) and one raw deflate stream of
 palette: P gaps of the sorted class ids, the first from 0;
-classes: for every location, in rows, its kept classes in the order of the palette: gaps of their places in it, the
+classes: for every location, in rows, its kept classes in the order of the palette: gaps of their positions in it, the
          first from -1, then 0 for each dropped entry; all low bytes, then (only if P > 255) all high bytes;
 scores:  one byte for each kept entry, in the order of the classes: the score in steps of 1 / levels.
 A score comes back within 1 / (2 levels) of itself, 1/126 unless told otherwise; what rounds to 0 is dropped. Scores are
@@ -45,12 +45,12 @@ def encode_map(ids: np.ndarray, scores: np.ndarray, levels: int = LEVELS) -> byt
     if len(palette) > LARGEST_PALETTE:
         raise InputError(f"a label map names {len(palette)} classes", f"at most {LARGEST_PALETTE} fit")
     last = len(palette)  # behind every class: where the dropped ones go
-    place = np.full(ids.shape, last, np.int64)
-    place[keep] = inverse.ravel()
-    order = np.argsort(place, axis=-1, kind="stable")
-    place, steps = np.take_along_axis(place, order, -1), np.take_along_axis(steps, order, -1)
-    gaps = np.diff(place, axis=-1, prepend=-1)
-    gaps[place == last] = 0
+    position = np.full(ids.shape, last, np.int64)
+    position[keep] = inverse.ravel()
+    order = np.argsort(position, axis=-1, kind="stable")
+    position, steps = np.take_along_axis(position, order, -1), np.take_along_axis(steps, order, -1)
+    gaps = np.diff(position, axis=-1, prepend=-1)
+    gaps[position == last] = 0
     if ((gaps == 0) & (steps > 0)).any():
         raise InputError("a label map names a class twice at one location", "add up its scores")
     steps_up = np.diff(palette.astype(np.int64), prepend=0)
@@ -184,17 +184,17 @@ def _name(gaps: np.ndarray, steps: np.ndarray, palettes: list[np.ndarray], top: 
     ids = total - np.repeat(np.concatenate([[0], total[ends[:-1] - 1]]), sizes)
     if ids.max() > LARGEST_ID:
         raise DamageError(f"a label map names class {ids.max()}", "restore the column")
-    bits = 8 if gaps.dtype == np.uint8 else 16  # of a place; small keys sort faster
+    bits = 8 if gaps.dtype == np.uint8 else 16  # of a position; small keys sort faster
     keys: np.ndarray = np.ascontiguousarray(gaps.reshape(-1, top).T).astype(f"u{bits // 4}")  # (k, B h w)
     for i in range(1, top):  # as cumsum, eight times faster; 255 gaps fit twice their bits
-        keys[i] += keys[i - 1]  # place in the palette, counted from 1
+        keys[i] += keys[i - 1]  # position in the palette, counted from 1
     if (keys[-1].reshape(len(gaps), -1).max(axis=1) > sizes).any():
         raise DamageError("a label map names a class outside its palette", "restore the column")
     keys |= (255 - steps.reshape(-1, top).T).astype(keys.dtype) << bits
-    _sort(keys)  # scores descend, places ascend
+    _sort(keys)  # scores descend, positions ascend
     keys = np.ascontiguousarray(keys.T).reshape(len(gaps), -1)  # (B, n)
-    place = np.maximum(keys & ((1 << bits) - 1), 1) + (ends - sizes - 1)[:, None]
-    return ids.astype(np.int32).take(place), 255 - (keys >> bits)
+    position = np.maximum(keys & ((1 << bits) - 1), 1) + (ends - sizes - 1)[:, None]
+    return ids.astype(np.int32).take(position), 255 - (keys >> bits)
 
 
 def _sort(keys: np.ndarray) -> None:

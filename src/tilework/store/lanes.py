@@ -72,8 +72,8 @@ class LaneDecoder:
         if len(sizes) and (sizes.min() < 4 or sizes.max() > 4 + 2 * steps or (sizes & 1).any()):
             raise DamageError("a record is too short or too long for its stream", "restore the shard")
         width = int(sizes.max(initial=4))
-        place = starts[:, None] + np.arange(width)
-        records = data.take(place, mode="clip")  # (B, width) bytes; what lies behind a record is never used
+        offset = starts[:, None] + np.arange(width)
+        records = data.take(offset, mode="clip")  # (B, width) bytes; what lies behind a record is never used
         words = records.view("<u2").astype(np.uint32)
         self._words = words.reshape(-1)
         self._at = np.arange(len(starts)) * (width // 2) + 2

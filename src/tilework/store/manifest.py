@@ -20,7 +20,7 @@ FORMAT = "tilework store"
 VERSION = 1
 LARGEST = 1 << 28  # bytes
 LARGEST_LENGTH = 1 << 16  # codes of a record
-LARGEST_STACKED = 1 << 18  # the same where a place has several codes: 36x36 places with 192 each are fewer
+LARGEST_STACKED = 1 << 18  # the same where a position has several codes: 36x36 positions with 192 each are fewer
 DTYPES = {f"<{kind}" for kind in ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8")} | {"|b1", "|i1", "|u1"}
 
 
@@ -37,7 +37,7 @@ class Manifest:
     """Contents and origin of a store."""
 
     images: int
-    grid: tuple[int, ...]  # rows and columns of codes, and codes of each place if several; or the length of a sequence
+    grid: tuple[int, ...]  # rows, columns, and codes of each position if several; or the length of a sequence
     vocabulary: int
     codec: str
     classes: tuple[str, ...]

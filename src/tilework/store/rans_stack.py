@@ -1,11 +1,11 @@
-"""Entropy coding of places with several codes: how many of them matter, then those, by the place before.
+"""Entropy coding of positions with several codes: how many of them matter, then those, by the position before.
 
-A place is a stack of codes, each of a kind of its own, as the DCT coefficients of a block. Most are the commonest code
-of their kind. The kinds are sorted by how often they are not; a place then says how many leading kinds hold all its
+A position is a stack of codes, each of a kind of its own, as the DCT coefficients of a block. Most are the commonest
+of their kind. The kinds are sorted by how often they are not; a position then says how many leading kinds hold all its
 uncommon codes, and only these are coded, each by a table of its kind and of a class of the code that its kind had at
-the place before.
+the position before.
 
-B images | T codes of an image = P places x G kinds | K codes | X tables | A symbols of a table
+B images | T codes of an image = P positions x G kinds | K codes | X tables | A symbols of a table
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOGETHER = 1 << 22  # codes encoded at once
 
 
 class RansStack:
-    """Codes by their kind and by what it was at the place before."""
+    """Codes by their kind and by what it was at the position before."""
 
     def __init__(
         self, order: np.ndarray, common: np.ndarray, classes: np.ndarray, frequencies: np.ndarray, length: int
@@ -130,11 +130,11 @@ class RansStack:
         symbol = np.concatenate([extents[:, :, None], stacks], 2).reshape(len(ids), -1)
         table = np.concatenate([_extent_classes(self.kinds)[before], table], 2).reshape(len(ids), -1)
         said = np.arange(self.kinds + 1) <= extents[:, :, None]  # the extent, and the codes within it
-        image, place = said.reshape(len(ids), -1).nonzero()
+        image, position = said.reshape(len(ids), -1).nonzero()
         count = np.bincount(image, minlength=len(ids))
         at = np.arange(len(image)) - np.repeat(np.cumsum(count) - count, count)  # in the stream of the image
         entry = np.full((count.max(initial=0), len(ids)), self._ended * self.frequencies.shape[1])  # rest at the end
-        entry[at, image] = table[image, place] * self.frequencies.shape[1] + symbol[image, place]
+        entry[at, image] = table[image, position] * self.frequencies.shape[1] + symbol[image, position]
         return encode_lanes(self.frequencies.ravel()[entry], self.starts.ravel()[entry], PRECISION)
 
     @cached_property
@@ -156,12 +156,12 @@ class RansStack:
         tables, slots, pairs = self._look
         out = np.tile(np.append(0, self.common).astype(np.int32), (len(starts), places + 2, 1))  # one more at each end
         flat = out.reshape(-1)
-        place = np.arange(len(starts)) * ((places + 2) * high) + high  # where the place of each stream begins
-        end = place + places * high
+        position = np.arange(len(starts)) * ((places + 2) * high) + high  # where the place of each stream begins
+        end = position + places * high
         kind = np.zeros(len(starts), np.int64)  # that comes next; 0: the extent
-        ended = place == end
+        ended = position == end
         while not ended.all():
-            here = place + kind
+            here = position + kind
             table = tables.take(kind * symbols + flat.take(here - high))
             table[ended] = self._ended
             slot = lanes.slot()
@@ -169,10 +169,10 @@ class RansStack:
             pair = pairs.take(table * symbols + symbol)
             lanes.advance(pair & np.uint32(0xFFFF), slot - (pair >> np.uint32(16)))
             flat[here] = symbol
-            more = kind < flat.take(place)
+            more = kind < flat.take(position)
             kind = (kind + 1) * more
-            place = np.minimum(place + high * ~more, end)
-            ended = place == end
+            position = np.minimum(position + high * ~more, end)
+            ended = position == end
         lanes.finish()
         ids = np.empty((len(starts), places, self.kinds), np.int32)
         ids[:, :, self.order] = out[:, 1:-1, 1:]
@@ -191,7 +191,7 @@ def _extents(stacks: np.ndarray, common: np.ndarray) -> np.ndarray:
 
 
 def _before(stacks: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """The place before each; the first has `first` before it. stacks: (B, P, G)."""
+    """The position before each; the first has `first` before it. stacks: (B, P, G)."""
     return np.concatenate([np.broadcast_to(first, (len(stacks), 1, len(first))), stacks[:, :-1]], 1)
 
 

@@ -21,7 +21,7 @@ from safetensors.numpy import load
 from tilework.core.codebook import Codebook
 from tilework.core.errors import DamageError, InputError, OutputError, TileworkError
 from tilework.core.files import locked, sha256, write
-from tilework.core.place import Url, place
+from tilework.core.location import Url, location
 from tilework.store.codec import codecs
 from tilework.store.columns import RecordColumn, Values, entry_of, pack_column, unpack_column, write_column
 from tilework.store.manifest import NAME, Manifest, read, write_manifest
@@ -37,7 +37,7 @@ class Store:
     """A token store, by its path or URL. Shards are mapped when first needed, in each process for itself."""
 
     def __init__(self, path: Path | str) -> None:
-        self.path = place(path)
+        self.path = location(path)
         self._remote = _remote(self.path) if isinstance(self.path, Url) else None
         self.manifest: Manifest = self._remote.manifest if self._remote else read(self._directory)
         self.grid = self.manifest.grid

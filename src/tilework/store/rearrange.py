@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tilework.core.errors import InputError
-from tilework.core.place import Place
+from tilework.core.location import Location
 from tilework.core.rng import words
 from tilework.store.columns import take_values
 from tilework.store.reader import Store
@@ -71,7 +71,7 @@ def merge(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """All images of several stores of one tokenizer; classes are matched by name."""
-    seen: dict[str, Place] = {}
+    seen: dict[str, Location] = {}
     for store in stores:
         for key in store.column("key"):
             if key in seen:
@@ -87,7 +87,7 @@ def random_rank(count: int, seed: int) -> np.ndarray:
 
 
 def pick_fraction(store: Store, fraction: float, seed: int = 0, score: str = "") -> np.ndarray:
-    """A share of each class, at least one image: at random, or those with the highest score. Sorted places."""
+    """A share of each class, at least one image: at random, or those with the highest score. Sorted positions."""
     if not 0 < fraction <= 1:
         raise InputError(f"a fraction of {fraction}", "more than 0 and at most 1 is needed")
     if score:
@@ -100,7 +100,7 @@ def pick_fraction(store: Store, fraction: float, seed: int = 0, score: str = "")
 
 
 def first_of_each(labels: np.ndarray, rank: np.ndarray, fraction: float) -> np.ndarray:
-    """A share of each class, at least one, those of the lowest rank. labels, rank: (N,); returns sorted places."""
+    """A share of each class, at least one, those of the lowest rank. labels, rank: (N,); returns sorted positions."""
     chosen = []
     for label in np.unique(labels):
         places = np.flatnonzero(labels == label)
@@ -111,10 +111,10 @@ def first_of_each(labels: np.ndarray, rank: np.ndarray, fraction: float) -> np.n
 
 def pick_keys(store: Store, keys: Sequence[str]) -> np.ndarray:
     """Images by their keys, in the order of the store."""
-    place = {key: i for i, key in enumerate(store.column("key"))}
-    if unknown := next((key for key in keys if key not in place), None):
+    number = {key: i for i, key in enumerate(store.column("key"))}
+    if unknown := next((key for key in keys if key not in number), None):
         raise InputError(f"{store.path} has no image '{unknown}'", "check the list of keys")
-    return np.unique(np.array([place[key] for key in keys], np.int64))
+    return np.unique(np.array([number[key] for key in keys], np.int64))
 
 
 def _codes(store: Store, index: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ from uuid import uuid4
 
 from tilework.core.errors import ConfigError, DamageError, InputError, InUseError, MachineError, OutputError
 from tilework.core.files import locked, make_directory, sha256_of
-from tilework.core.place import Url
+from tilework.core.location import Url
 from tilework.store.manifest import LARGEST, NAME, File, parse
 from tilework.version import __version__
 
@@ -81,28 +81,28 @@ class Remote:
         if not re.fullmatch("[0-9a-f]{64}", file.sha256) or file.bytes < 0:
             raise DamageError(f"the manifest of {self.url} is malformed", f"a size or hash of {name} cannot be")
         root = cache_directory()
-        place = root / file.sha256[:2] / file.sha256
-        make_directory(place.parent)
+        cached = root / file.sha256[:2] / file.sha256
+        make_directory(cached.parent)
         try:
-            found = _cached(place, file)
+            found = _cached(cached, file)
             if found is None:
-                with locked(place.parent, wait=True):  # whoever waits here finds what the first one fetched
-                    found = _cached(place, file) or self._fetch(name, file, root, place)
+                with locked(cached.parent, wait=True):  # whoever waits here finds what the first one fetched
+                    found = _cached(cached, file) or self._fetch(name, file, root, cached)
             return found
         except _Missing as error:
             raise DamageError(f"{self.url} has no {name}", "restore it") from error
         except OSError as error:
-            raise OutputError(f"cannot use the cache {root}", f"{error}; set {CACHE} to another place") from error
+            raise OutputError(f"cannot use the cache {root}", f"{error}; set {CACHE} to another cached") from error
 
-    def _fetch(self, name: str, file: File, root: Path, place: Path) -> BinaryIO:
-        """Download a file beside its place, and put it there whole."""
-        aside = place.with_name(f".{place.name}.{uuid4().hex[:8]}.tmp")
+    def _fetch(self, name: str, file: File, root: Path, cached: Path) -> BinaryIO:
+        """Download a file beside its position, and put it there whole."""
+        aside = cached.with_name(f".{cached.name}.{uuid4().hex[:8]}.tmp")
         try:
             _reserve(root, file.bytes, aside)
             with aside.open("r+b") as sink:
                 self._try(name, lambda begun: self._receive(name, file, sink, begun))
             found = aside.open("rb")  # before the name can be taken away again
-            aside.replace(place)
+            aside.replace(cached)
             return found
         finally:
             with suppress(OSError):
@@ -159,10 +159,10 @@ def cache_bytes() -> int:
     return int(told)
 
 
-def _cached(place: Path, file: File) -> BinaryIO | None:
+def _cached(cached: Path, file: File) -> BinaryIO | None:
     """A file of the cache, if it is there and undamaged; it counts as used now."""
     try:
-        found = place.open("rb")
+        found = cached.open("rb")
     except FileNotFoundError:
         return None
     if os.fstat(found.fileno()).st_size != file.bytes or sha256_of(found) != file.sha256:
@@ -170,7 +170,7 @@ def _cached(place: Path, file: File) -> BinaryIO | None:
         return None
     found.seek(0)
     with suppress(OSError):  # gone meanwhile, or another user's
-        os.utime(place)
+        os.utime(cached)
     return found
 
 

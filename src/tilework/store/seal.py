@@ -76,7 +76,7 @@ def seal(
         try:
             if not _is_done(spool, out):
                 if out.exists():
-                    raise OutputError(f"{out} exists", "choose another place or remove it")
+                    raise OutputError(f"{out} exists", "choose another spool_path or remove it")
                 sealed = spool.path / "sealed"
                 if sealed.exists():
                     shutil.rmtree(sealed)
@@ -88,13 +88,13 @@ def seal(
             spool.remove()
 
 
-def clear(place: Path, out: Path) -> None:
+def clear(spool_path: Path, out: Path) -> None:
     """Remove what is left of the spool of a store that stands."""
     with suppress(OSError, TileworkError):
-        if not any(place.iterdir()):
-            place.rmdir()
-        elif (place / "done").read_bytes().startswith(_digest(out / NAME)):
-            Spool(place, Plan(1, (1,), ()), np.zeros((1, 1))).remove()
+        if not any(spool_path.iterdir()):
+            spool_path.rmdir()
+        elif (spool_path / "done").read_bytes().startswith(_digest(out / NAME)):
+            Spool(spool_path, Plan(1, (1,), ()), np.zeros((1, 1))).remove()
 
 
 def _is_done(spool: Spool, out: Path) -> bool:

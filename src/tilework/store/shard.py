@@ -141,7 +141,7 @@ class Shard:
         return int(size), int(width), int(count)
 
     def records(self, local: np.ndarray) -> list[bytes]:
-        """Some records, each compared with its CRC. local: (B,) places in this shard."""
+        """Some records, each compared with its CRC. local: (B,) positions in this shard."""
         records, bad = self._read(local)
         if bad:
             raise DamageError(f"record {bad[0]} of shard {self.path.name} is damaged", "restore the shard")
@@ -196,7 +196,7 @@ class Shards:
                 list(pool.map(self.__getitem__, missing))
 
     def find(self, index: np.ndarray) -> Iterator[tuple[np.ndarray, Shard, np.ndarray]]:
-        """Records by shard. index: (B,); gives the places in it, a shard, and the places in that shard."""
+        """Records by shard. index: (B,); gives the positions in it, a shard, and the positions in that shard."""
         if index.size and not 0 <= index.min() <= index.max() < len(self):
             raise IndexError(f"records {index.min()}..{index.max()} of {len(self)}")
         owner = np.searchsorted(self.firsts, index, side="right") - 1

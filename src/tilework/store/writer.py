@@ -49,7 +49,7 @@ class StoreWriter:
         self._place = spool_of(self.path)
         if self.path.exists():
             clear(self._place, self.path)
-            raise OutputError(f"{self.path} exists", "choose another place or remove it")
+            raise OutputError(f"{self.path} exists", "choose another directory or remove it")
         self._held: list[tuple[np.ndarray, dict[str, Values]]] = []
         self._images = self._parts = 0
         self._grid: tuple[int, ...] | None = None

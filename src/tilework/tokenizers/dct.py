@@ -1,10 +1,10 @@
 """Quantised DCT coefficients as codes: JPEG without its entropy coding (ITU-T T.81, Annexes A and K; SeiT++, table 8).
 
-Nothing is learnt. A place is a block of 8x8 px and has a whole number for each coefficient of each colour channel. They
+Nothing is learnt. A position is a block of 8x8 px and has an integer for each coefficient of each colour channel. They
 reach networks dequantised, in units of the deviation that coefficients of photographs have: of a field whose neighbours
 correlate by 0.95 (Jain, 1989), and of one step of the quantiser, whichever is larger.
 
-B batch | H, W pixels | h, w blocks | Z coefficients kept of each channel | G = 3 Z codes of a place | K values
+B batch | H, W pixels | h, w blocks | Z coefficients kept of each channel | G = 3 Z codes of a position | K values
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHROMINANCE = (
 ZIGZAG = tuple(  # (row, column) of each coefficient, by diagonals in turns up and down
     sorted(
         ((row, column) for row in range(SIDE) for column in range(SIDE)),
-        key=lambda place: (sum(place), place[0] if sum(place) % 2 else place[1]),
+        key=lambda position: (sum(position), position[0] if sum(position) % 2 else position[1]),
     )
 )
 TO_YCC = ((0.299, 0.587, 0.114), (-0.168735892, -0.331264108, 0.5), (0.5, -0.418687589, -0.081312411))  # JFIF
@@ -55,9 +55,9 @@ def quantisation(quality: int) -> Tensor:
 
 
 def cosines() -> Tensor:
-    """The orthonormal DCT-II as a matrix, (8 frequencies, 8 places)."""
-    frequency, place = torch.arange(SIDE, dtype=torch.float64)[:, None], torch.arange(SIDE, dtype=torch.float64)
-    rows = torch.cos((2 * place + 1) * frequency * torch.pi / (2 * SIDE)) * (2 / SIDE) ** 0.5
+    """The orthonormal DCT-II as a matrix, (8 frequencies, 8 positions)."""
+    frequency, position = torch.arange(SIDE, dtype=torch.float64)[:, None], torch.arange(SIDE, dtype=torch.float64)
+    rows = torch.cos((2 * position + 1) * frequency * torch.pi / (2 * SIDE)) * (2 / SIDE) ** 0.5
     rows[0] /= 2**0.5
     return rows
 
@@ -82,7 +82,7 @@ class DctConfig(ModelConfig):
 
 
 class Dct(Tokenizer):
-    """Blocks to whole numbers and back. Code k of a place's coefficient g is the value k - (K - 1) / 2 of it."""
+    """Blocks to whole numbers and back. Code k of a position's coefficient g is the value k - (K - 1) / 2 of it."""
 
     stacked = True
     step: Tensor  # (G,) of the quantiser

@@ -1,6 +1,6 @@
 """Horizontal flip of DCT coefficients, exact: blocks change places, and odd horizontal frequencies their sign.
 
-B batch | G codes of a place | H, W blocks | K values
+B batch | G codes of a position | H, W blocks | K values
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class ThroughPixels:
         return self.codes(mixed(warp(pixels, affine, (size[0] * patch, size[1] * patch)), mix))
 
     def codes(self, pixels: Tensor) -> Tensor:
-        """The code of the data that lies nearest at each place, (n, h, w)."""
+        """The code of the data that lies nearest at each position, (n, h, w)."""
         return self.tokenizer.quantiser.nearest_of(self.tokenizer.features(pixels), self.used)
 
 

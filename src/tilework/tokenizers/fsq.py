@@ -52,7 +52,7 @@ class FsqQuantiser(Quantiser):
         return ((self.bound(features).round().long() + self.width) * self.basis).sum(-1)
 
     def nearest_of(self, features: Tensor, codes: Tensor) -> Tensor:
-        """The nearest of some codes to the bounded channels, as a place in their list. codes: (n,)."""
+        """The nearest of some codes to the bounded channels, as a position in their list. codes: (n,)."""
         return super().nearest_of(self.bound(features) / self.width, codes)
 
     def forward(self, features: Tensor) -> Quantised:

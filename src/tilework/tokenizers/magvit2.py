@@ -86,7 +86,7 @@ class Level(nn.Module):
 
 
 class DepthToSpace(nn.Module):
-    """Double the sides: four times the channels, the place in a 2x2 block before the channel."""
+    """Double the sides: four times the channels, the position in a 2x2 block before the channel."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

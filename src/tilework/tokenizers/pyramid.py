@@ -32,7 +32,7 @@ class PyramidQuantiser(NearestQuantiser):
         return sum(scale * scale for scale in self.scales)
 
     def _convolution(self, number: int) -> nn.Module:
-        """Neighbouring scales share a convolution: the one whose place lies nearest, on a line from 0 to 1.
+        """Neighbouring scales share a convolution: the one whose position lies nearest, on a line from 0 to 1.
 
         Some scales lie half-way between two; rounding decides, so this is computed as it was published.
         """
@@ -69,7 +69,7 @@ class PyramidQuantiser(NearestQuantiser):
         return torch.stack(parts).sum(0).permute(0, 2, 3, 1)
 
     def nearest_of(self, features: Tensor, codes: Tensor) -> Tensor:
-        """Codes of a pyramid have no places of their own."""
+        """Codes of a pyramid have no positions of their own."""
         raise ConfigError("codes of several scales cannot be chosen one by one", "use a tokenizer with a grid of codes")
 
     def forward(self, features: Tensor) -> Quantised:

@@ -46,7 +46,7 @@ class Quantiser(nn.Module):
         raise NotImplementedError
 
     def nearest_of(self, features: Tensor, codes: Tensor) -> Tensor:
-        """The nearest of some codes, as a place in their list. codes: (n,); returns (...) int64."""
+        """The nearest of some codes, as a position in their list. codes: (n,); returns (...) int64."""
         code = self.codebook[codes]  # features of codes by cosine need no unit length: the codes have it
         return best(features, lambda x: x @ code.T - code.square().sum(1) / 2, len(code))
 
@@ -95,7 +95,7 @@ class NearestQuantiser(Quantiser):
         return self._best(F.normalize(features, dim=-1) if self.cosine else features, self.codebook)
 
     def nearest_of(self, features: Tensor, codes: Tensor) -> Tensor:
-        """The nearest of some codes, as a place in their list. codes: (n,); returns (...) int64."""
+        """The nearest of some codes, as a position in their list. codes: (n,); returns (...) int64."""
         return self._best(features, self.codebook[codes])  # the length of features does not change the best cosine
 
     def _best(self, features: Tensor, codebook: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ class GumbelQuantiser(Quantiser):
         return F.linear(features, self.proj.weight[:, :, 0, 0], self.proj.bias)  # (..., K)
 
     def nearest_of(self, features: Tensor, codes: Tensor) -> Tensor:
-        """The likeliest of some codes, as a place in their list. codes: (n,); returns (...) int64."""
+        """The likeliest of some codes, as a position in their list. codes: (n,); returns (...) int64."""
         return best(features, lambda x: self._logits(x)[..., codes], len(self.table))
 
     def nearest(self, features: Tensor) -> Tensor:

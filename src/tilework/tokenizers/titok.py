@@ -1,9 +1,9 @@
 """TiTok: an image as a short sequence of codes, read and drawn by transformers (Yu et al., 2024).
 
-A code stands for no place: learnt queries beside the patches gather the image. The first models (L-32, B-64, S-128)
+A code stands for no position: learnt queries beside the patches gather the image. The first models (L-32, B-64, S-128)
 choose unit codes, predict MaskGIT's codes and draw those; later ones (vq8k) draw pixels themselves. Parameter names are
 those of the published checkpoints, the quantiser's aside. As there, the first models read the queries' channels as if
-places and channels were exchanged in memory. Heads have 64 channels, which shapes do not say. Images are in [0, 1].
+positions and channels were exchanged in memory. Heads have 64 channels, which shapes do not say. Images are in [0, 1].
 Loading such checkpoints was never tried on real weights: none were at hand.
 
 B batch | H, W pixels | g, g patches | N = g g | T codes of an image | D width | C code dim | K codes

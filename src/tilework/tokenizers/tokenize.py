@@ -3,7 +3,7 @@
 A part is always the same images in the same batches, so any number of processes, stopped and started at will, make the
 same bytes. On a CPU every core takes whole batches, decoding and encoding by itself: nothing waits for anything else.
 
-N images | B batch | V views | h, w code grid, with C codes at a place where stacked, or T codes of a sequence
+N images | B batch | V views | h, w code grid, with C codes at a position where stacked, or T codes of a sequence
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def tokenize(
     spool_all: what spools the parts, if not this process.
     """
     if out.exists():
-        raise OutputError(f"{out} exists", "choose another place or remove it")
+        raise OutputError(f"{out} exists", "choose another directory or remove it")
     spool = open_spool(images, job, out)
     try:
         (spool_all or _spool_here)(images, job, spool, max_broken, progress)

@@ -30,10 +30,10 @@ class Tokenizer(Network):
     """Images in [0, 1] to a grid or a sequence of codes and back."""
 
     takes: Stage = "pixels"
-    stacked = False  # whether a place has several codes, each with a channel of its own: ids (B, h, w, C)
+    stacked = False  # whether a position has several codes, each with a channel of its own: ids (B, h, w, C)
     patch: int  # pixels per code and axis
     size: tuple[int, int] | None = None  # pixels that images must have, where no others fit
-    length: int | None = None  # codes of an image, where they are a sequence: they have no places in it
+    length: int | None = None  # codes of an image, where they are a sequence: they have no positions in it
     sequence: str = ""  # what the codes of a sequence stand for
     quantiser: Quantiser
 
@@ -43,7 +43,7 @@ class Tokenizer(Network):
         return self.quantiser.codebook
 
     def grid(self, size: tuple[int, int]) -> tuple[int, ...]:
-        """Codes of an image of H, W pixels: rows and columns, and codes of a place, or the length of a sequence."""
+        """Codes of an image of H, W pixels: rows and columns, and codes of a position, or the length of a sequence."""
         if min(size) < 1 or size[0] % self.patch or size[1] % self.patch:
             raise InputError(f"images of {size[0]}x{size[1]} do not divide into {self.patch} px patches", "resize them")
         if self.size is not None and self.size != size:
@@ -54,10 +54,10 @@ class Tokenizer(Network):
         return (size[0] // self.patch, size[1] // self.patch, *(self.codebook.shape[1:] if self.stacked else ()))
 
     def check_grid(self) -> None:
-        """Refuse to work on places of the image where codes have none."""
+        """Refuse to work on positions of the image where codes have none."""
         if self.length is not None:
             raise ConfigError(
-                f"the codes of a {type(self).__name__} are a sequence of {self.length}, without places in the image",
+                f"the codes of a {type(self).__name__} are a sequence of {self.length}, without positions in the image",
                 "give a tokenizer with a grid of codes",
             )
 

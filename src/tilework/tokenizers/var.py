@@ -1,7 +1,7 @@
 """VAR's tokenizer: a VQGAN whose codes are ten maps from 1x1 to 16x16, one after another (Tian et al., 2024).
 
 The 680 codes of an image are stored as a sequence: a code of a coarse map stands for much of the image, so they have no
-places on one grid. Parameter names are those of a VQGAN; the published attention keeps its three projections in one
+positions on one grid. Parameter names are those of a VQGAN; the published attention keeps its three projections in one
 tensor, which is split on the way in. What shapes do not say, the scales, is what was published for 256 px. Images go
 in as [-1, 1]. Loading such checkpoints was never tried on real weights: none were at hand.
 

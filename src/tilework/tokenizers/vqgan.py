@@ -110,7 +110,7 @@ class Residual(nn.Module):
 
 
 class SpatialAttention(nn.Module):
-    """Single-head attention over all places, on a residual branch."""
+    """Single-head attention over all positions, on a residual branch."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -26,14 +26,14 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint, point `latest` at it, remove older ones."""
     name = f"step-{step:08d}"
-    with new_directory(root / name, replace=True) as place:
+    with new_directory(root / name, replace=True) as folder:
         parts = {"objective": objective.state_dict(), "optimiser": _optimiser_tensors(optimiser)}
         if ema is not None:
             parts["ema"] = ema.state_dict()
         for part, tensors in parts.items():
-            (place / f"{part}.safetensors").write_bytes(save(_once(tensors)))
-        hashes = {file.name: sha256(file) for file in sorted(place.glob("*.safetensors"))}
-        write_json(place / "state.json", {"version": VERSION, "step": step, "sha256": hashes})
+            (folder / f"{part}.safetensors").write_bytes(save(_once(tensors)))
+        hashes = {file.name: sha256(file) for file in sorted(folder.glob("*.safetensors"))}
+        write_json(folder / "state.json", {"version": VERSION, "step": step, "sha256": hashes})
     write(root / "latest", f"{name}\n".encode())
     for old in (*sorted(root.glob("step-*"))[:-keep], *root.glob(".step-*.tmp")):  # the latter of a save cut short
         shutil.rmtree(old)

@@ -187,8 +187,8 @@ class _Fit:
         due = done % config.save_every == 0 if config.save_every else epoch_ends
         if due or stopping or done == self.total:
             if self.world.leads:
-                place = self.job.out / "checkpoints"
-                save_checkpoint(place, done, self.objective, self.optimiser, self.ema, config.keep)
+                folder = self.job.out / "checkpoints"
+                save_checkpoint(folder, done, self.objective, self.optimiser, self.ema, config.keep)
             self.world.wait()
         if stopping and done < self.total:
             raise Stopped(

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tilework.core.errors import InputError
-from tilework.core.place import SCHEMES, Url, place
+from tilework.core.location import SCHEMES, Url, location
 
 
 @pytest.mark.parametrize("text", ["train.tok", "/a/b", "a::b", "C:/x", "a:b", "", "./http/x", "http:"])
 def test_paths_are_paths(text: str) -> None:
-    assert place(text) == Path(text)
-    assert place(Path(text)) == Path(text)
+    assert location(text) == Path(text)
+    assert location(Path(text)) == Path(text)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_paths_are_paths(text: str) -> None:
     ],
 )
 def test_urls_stay_as_written(text: str) -> None:
-    url = place(text)
+    url = location(text)
     assert isinstance(url, Url)
     assert (str(url), url.scheme) == (text, text.split(":")[0].lower())
     assert json.loads(json.dumps(url)) == text
@@ -55,7 +55,7 @@ def test_urls_stay_as_written(text: str) -> None:
 )
 def test_other_schemes_are_refused_with_the_list(text: str) -> None:
     with pytest.raises(InputError, match=", ".join(SCHEMES)):
-        place(text)
+        location(text)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_other_schemes_are_refused_with_the_list(text: str) -> None:
 )
 def test_urls_that_mean_something_else_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="cannot be"):
-        place(text)
+        location(text)
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_urls_that_mean_something_else_are_refused(text: str) -> None:
 )
 def test_secrets_are_refused_and_not_shown(text: str) -> None:
     with pytest.raises(InputError) as caught:
-        place(text)
+        location(text)
     assert "SEC" not in str(caught.value)
     assert "RET" not in str(caught.value)
 
 
 def test_a_url_that_was_made_a_path_is_refused() -> None:
     with pytest.raises(InputError, match="give it as text"):
-        place(Path("https://host/x.tok"))
+        location(Path("https://host/x.tok"))

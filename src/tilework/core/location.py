@@ -17,7 +17,7 @@ class Url(str):
     __slots__ = ()
 
     def __new__(cls, text: str) -> Url:
-        """Refuses another scheme, and what may hold a secret or mean more than one place."""
+        """Refuses another scheme, and what may hold a secret or mean more than one position."""
         scheme, sign, rest = text.partition("://")
         if not sign or scheme.lower() not in SCHEMES:
             said = f"'{scheme}://'" if re.fullmatch(r"[\w.+:-]{1,32}", scheme) else "that"
@@ -40,10 +40,10 @@ class Url(str):
         return self.partition("://")[0].lower()
 
 
-Place = Path | Url
+Location = Path | Url
 
 
-def place(given: Path | str) -> Place:
+def location(given: Path | str) -> Location:
     """A path, or a URL where it is written as one; refuses a URL that cannot be used."""
     text = str(given)
     if isinstance(given, Path):
@@ -53,6 +53,6 @@ def place(given: Path | str) -> Place:
     return Url(text) if "://" in text else Path(text)
 
 
-def is_store(given: Place) -> bool:
+def is_store(given: Location) -> bool:
     """Whether a path or URL is meant as a token store rather than as a folder of images."""
     return isinstance(given, Url) or (given / "manifest.json").exists() or given.suffix == ".tok"
