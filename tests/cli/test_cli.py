@@ -267,7 +267,7 @@ def test_usage_error_is_two() -> None:
         (lambda root: (root / "a/b").mkdir(parents=True) or root / "a", 3, "holds no images"),
         (lambda root: (root / "a.txt").write_text("no") and root / "a.txt", 3, "a.txt is a file"),
         (lambda root: write_images(root / "p/train") and write_images(root / "p/val").parent, 3, "p/train"),
-        (lambda root: write_store(root / "x.tok"), 4, "takes pixels but gets ids"),
+        (lambda root: write_store(root / "x.tok"), 4, "the recipe trains on images"),
     ],
 )
 def test_data_that_cannot_be_used(

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tilework.core.errors import ConfigError
-
 C = TypeVar("C")
 KEY = "artefact"
 
@@ -45,19 +43,9 @@ def given(config: Any, kind: str) -> str:
     return next((path for known, path in _fields(config) if known == kind and path), "")
 
 
-def give(config: C, paths: Mapping[str, Path], strict: bool = True) -> C:
-    """The same configuration with directories by kind where its parts declare them.
-
-    strict: refuse one that no part declares.
-    """
-    if not paths:
-        return config
-    if strict:
-        known = declared(config)
-        for kind in paths:
-            if kind not in known:
-                raise ConfigError(f"no part of this recipe takes --{kind}", f"leave --{kind} out")
-    equipped: C = _given(config, paths)
+def give(config: C, paths: Mapping[str, Path]) -> C:
+    """The same configuration with directories by kind where its parts declare them."""
+    equipped: C = _given(config, paths) if paths else config
     return equipped
 
 

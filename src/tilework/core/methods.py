@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from tilework.core.errors import ConfigError
 
 VARIABLE, GROUP = "TILEWORK_METHODS", "tilework.methods"
+imported: list[str] = []  # modules of other packages
 
 
 def import_methods() -> None:
@@ -20,5 +21,6 @@ def import_methods() -> None:
     for module in (*named, *(point.module for point in entry_points(group=GROUP))):
         try:
             import_module(module)
+            imported.append(module)
         except ImportError as error:
             raise ConfigError(f"the method '{module}' cannot be imported", f"correct {VARIABLE} ({error})") from error

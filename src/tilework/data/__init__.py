@@ -2,6 +2,7 @@
 
 from tilework.data.dataset import TokenDataset
 from tilework.data.images import Broken, ImageFolder, ImageSource, decode_image
+from tilework.data.label_maps import LabelMaps
 from tilework.data.loader import Loader, in_order
 from tilework.data.order import epoch_order
 from tilework.data.part import Part
@@ -12,6 +13,7 @@ __all__ = [
     "Broken",
     "ImageFolder",
     "ImageSource",
+    "LabelMaps",
     "Loader",
     "Part",
     "Source",

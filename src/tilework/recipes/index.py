@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from tilework.core.methods import imported
 
 FILE = Path(__file__).with_name("index.jsonl")
 Card = dict[str, Any]
@@ -22,7 +23,7 @@ def sources() -> str:
 
 def cards() -> list[Card]:
     """What is known about every recipe but its run."""
-    if "tilework.recipes.recipe" in sys.modules:  # with those of other packages
+    if imported:  # recipes of other packages are listed too
         return collect()
     head, *lines = FILE.read_text("utf-8").splitlines() if FILE.is_file() else ["null"]
     return [json.loads(line) for line in lines] if json.loads(head) == sources() else collect()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, final
 
 from tilework.augment import Augment
-from tilework.core.artefact import artefact, give
+from tilework.core.artefact import artefact, declared, give
+from tilework.core.errors import ConfigError
+from tilework.data.columns import column_kinds
 from tilework.models import ModelConfig
 from tilework.objectives import ObjectiveConfig
 from tilework.train import FitConfig
@@ -88,14 +91,28 @@ class Artefacts:
 
 
 def equip(run: R, artefacts: Artefacts, strict: bool = True) -> R:
-    """The same run or chain with artefacts where its parts declare them, and what follows from them.
+    """The same run or chain with artefacts where its parts take them, and what follows from them.
 
     strict: refuse an artefact that no part takes.
     """
-    given = give(run, artefacts.paths, strict)
-    if isinstance(given, Chain):
-        return replace(given, links=tuple(replace(link, run=suited(link.run)) for link in given.links))
-    return suited(given)
+    paths, runs = artefacts.paths, [link.run for link in run.links] if isinstance(run, Chain) else [run]
+    known = set().union(*map(taken, runs))
+    if strict and (strange := next((kind for kind in paths if kind not in known), None)):
+        raise ConfigError(f"no part of this recipe takes --{strange}", f"leave --{strange} out")
+    if isinstance(run, Chain):
+        return replace(run, links=tuple(replace(link, run=_equipped(link.run, paths)) for link in run.links))
+    return _equipped(run, paths)
+
+
+def taken(run: Run) -> set[str]:
+    """Kinds of artefacts that a run takes: those its parts declare, of columns only those that an objective needs."""
+    needed = {column_kinds[name].artefact for one in run.objectives for name in one.task.columns}
+    return declared(run) - {column_kinds[name].artefact for name in column_kinds} | needed
+
+
+def _equipped(run: Run, paths: Mapping[str, Path]) -> Run:
+    kinds = taken(run) if paths else set()
+    return suited(give(run, {kind: path for kind, path in paths.items() if kind in kinds}))
 
 
 def suited(run: Run) -> Run:
