@@ -19,35 +19,3 @@ from tilework.augment.token_crop import TokenCrop
 from tilework.augment.token_eda import TokenEda
 from tilework.augment.token_geometry import CodeCut, TokenGeometry
 from tilework.augment.two_views import TwoViews
-
-__all__ = [
-    "AnyStep",
-    "Augment",
-    "BlockMix",
-    "CentreCrop",
-    "CodeCut",
-    "CutMix",
-    "CutMixOrMixup",
-    "Embed",
-    "EmbeddingNoise",
-    "Erase",
-    "Flip",
-    "LikePixels",
-    "MixToken",
-    "Mixup",
-    "Normalise",
-    "PatchCutMix",
-    "RandAugment",
-    "RandomMix",
-    "RandomResizedCrop",
-    "Step",
-    "TokenAdapt",
-    "TokenColour",
-    "TokenCrop",
-    "TokenEda",
-    "TokenGeometry",
-    "TwoViews",
-    "apply_all",
-    "build_all",
-    "output_shape",
-]

@@ -73,9 +73,13 @@ class Stateless(Augment, Step[P]):
         """Itself."""
         return self
 
-    def sample(self, draws: Draws, batch: Batch) -> P:
-        """Parameters for each sample; none by default."""
-        return None  # type: ignore[return-value]
+
+@dataclass(frozen=True)
+class Fixed(Stateless[None]):
+    """Settings of a step that does the same to every sample."""
+
+    def sample(self, draws: Draws, batch: Batch) -> None:
+        """Nothing is drawn."""
 
 
 def need_vectors(codebook: Codebook | None, augment: Augment) -> Codebook:

@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tilework.augment.augment import Augment, Stateless
+from tilework.augment.augment import Augment, Fixed, Stateless
 from tilework.core.batch import Batch, Shape, Stage
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
@@ -123,7 +123,7 @@ class RandomResizedCrop(Stateless[Tensor]):
 
 @Augment.choices.add("centre_crop")
 @dataclass(frozen=True)
-class CentreCrop(Stateless[None]):
+class CentreCrop(Fixed):
     """The middle of the map, unscaled."""
 
     stages: ClassVar[tuple[Stage, ...]] = ("ids", "stacks", "map", "pixels")

@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import torch
 
-from tilework.augment.augment import Augment, Stateless
+from tilework.augment.augment import Augment, Fixed
 from tilework.core.batch import Batch, Stage
 
 
 @Augment.choices.add("normalise")
 @dataclass(frozen=True)
-class Normalise(Stateless[None]):
+class Normalise(Fixed):
     """(x / 255 - mean) / std by colour channel; the defaults are ImageNet's."""
 
     stages: ClassVar[tuple[Stage, ...]] = ("pixels",)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilework.augment.augment import Augment, Stateless
+from tilework.augment.augment import Augment, Fixed
 from tilework.core.batch import Batch, Stage
 
 
 @Augment.choices.add("scale")
 @dataclass(frozen=True)
-class Scale(Stateless[None]):
+class Scale(Fixed):
     """x / 255."""
 
     stages: ClassVar[tuple[Stage, ...]] = ("pixels",)

@@ -8,18 +8,3 @@ from tilework.data.order import epoch_order
 from tilework.data.part import Part
 from tilework.data.source import Source
 from tilework.data.tokens import TokenSource
-
-__all__ = [
-    "Broken",
-    "ImageFolder",
-    "ImageSource",
-    "LabelMaps",
-    "Loader",
-    "Part",
-    "Source",
-    "TokenDataset",
-    "TokenSource",
-    "decode_image",
-    "epoch_order",
-    "in_order",
-]

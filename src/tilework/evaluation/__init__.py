@@ -9,19 +9,3 @@ from tilework.evaluation.features import Features
 from tilework.evaluation.loop import evaluate
 from tilework.evaluation.probe import Probe, knn_accuracy, linear_accuracy
 from tilework.evaluation.validation import validate
-
-__all__ = [
-    "Accuracy",
-    "Averages",
-    "Classification",
-    "Classified",
-    "Confusion",
-    "Evaluator",
-    "Features",
-    "Probe",
-    "classify",
-    "evaluate",
-    "knn_accuracy",
-    "linear_accuracy",
-    "validate",
-]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tilework.core.errors import ConfigError, MachineError
 from tilework.layers.attention import Attention
-from tilework.models import Model
+from tilework.models import Model, Vit
 
 
 @contextmanager
@@ -76,5 +76,5 @@ def gradient(model: Model, x: Tensor, classes: Tensor, steps: int = 16) -> Tenso
 
 def _read(model: Model, total: Tensor) -> Tensor:
     """The row that the head reads: the class token's, or the mean of the patches'. (B, T, T) to (B, N)."""
-    pooled = getattr(getattr(model, "config", None), "pool", "class") == "mean"
+    pooled = isinstance(model, Vit) and model.config.pool == "mean"
     return (total[:, 1:].mean(1) if pooled else total[:, 0])[:, 1:]

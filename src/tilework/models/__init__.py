@@ -14,38 +14,3 @@ from tilework.models.token_adapt import TokenAdaptModel, TokenAdaptModelConfig
 from tilework.models.vit import Vit, VitConfig
 from tilework.models.weights import Adopted, adopt, read_weights
 from tilework.models.zoo import create_model, preset, presets
-
-__all__ = [
-    "Adopted",
-    "Convnext",
-    "ConvnextConfig",
-    "EfficientnetLite0",
-    "EfficientnetLite0Config",
-    "MlpMixer",
-    "MlpMixerConfig",
-    "Model",
-    "ModelConfig",
-    "Network",
-    "Output",
-    "Pvt",
-    "PvtConfig",
-    "PvtV2",
-    "PvtV2Config",
-    "Resnet",
-    "ResnetConfig",
-    "Swin",
-    "SwinConfig",
-    "T2tVit",
-    "T2tVitConfig",
-    "TimmConfig",
-    "TimmModel",
-    "TokenAdaptModel",
-    "TokenAdaptModelConfig",
-    "Vit",
-    "VitConfig",
-    "adopt",
-    "create_model",
-    "preset",
-    "presets",
-    "read_weights",
-]

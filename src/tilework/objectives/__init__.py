@@ -14,36 +14,3 @@ from tilework.objectives.tl_align import TlAlign, TlAlignConfig, TlAlignTokenLab
 from tilework.objectives.token_label import TokenLabel, TokenLabelConfig
 from tilework.objectives.token_prop import TokenProp, TokenPropConfig
 from tilework.objectives.trans_mix import TransMix, TransMixConfig
-
-__all__ = [
-    "Adapt",
-    "AdaptConfig",
-    "AdversarialConfig",
-    "Classify",
-    "ClassifyConfig",
-    "ClassifyScored",
-    "ClassifyScoredConfig",
-    "Combined",
-    "Masked",
-    "MaskedConfig",
-    "Moco",
-    "MocoConfig",
-    "Objective",
-    "ObjectiveConfig",
-    "Reconstruct",
-    "ReconstructConfig",
-    "Relabel",
-    "RelabelConfig",
-    "Task",
-    "TlAlign",
-    "TlAlignConfig",
-    "TlAlignTokenLabel",
-    "TlAlignTokenLabelConfig",
-    "TokenLabel",
-    "TokenLabelConfig",
-    "TokenProp",
-    "TokenPropConfig",
-    "TransMix",
-    "TransMixConfig",
-    "soft_cross_entropy",
-]

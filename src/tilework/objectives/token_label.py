@@ -15,7 +15,7 @@ from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.data.score_map import ScoreMap
-from tilework.models import Model, Output
+from tilework.models import Output, Vit
 from tilework.objectives.classify import Classify, ClassifyConfig
 from tilework.objectives.objective import ObjectiveConfig, soft_cross_entropy
 from tilework.objectives.task import Task
@@ -42,7 +42,7 @@ class TokenLabelConfig(ClassifyConfig):
 
     def build(self, model: nn.Module, codebook: Codebook | None = None) -> TokenLabel:
         """The objective around a classifier with a dense head."""
-        if not isinstance(model, Model) or getattr(model, "aux_head", None) is None:
+        if not isinstance(model, Vit) or model.aux_head is None:
             raise ConfigError(f"a {type(model).__name__} has no head for every token", "set model.dense=true")
         return TokenLabel(model, self)
 

@@ -5,22 +5,3 @@ from tilework.runs.export import export_run, load_exported
 from tilework.runs.job import plan, prepare, train
 from tilework.runs.run import Artefacts, Chain, Extra, Link, Run, equip
 from tilework.runs.trained import Trained, evaluate_run, probe_run
-
-__all__ = [
-    "Artefacts",
-    "Chain",
-    "Extra",
-    "Link",
-    "Run",
-    "Trained",
-    "check_links",
-    "equip",
-    "evaluate_run",
-    "export_run",
-    "load_exported",
-    "plan",
-    "prepare",
-    "probe_run",
-    "train",
-    "train_chain",
-]

@@ -14,32 +14,3 @@ from tilework.tokenizers.vit_vqgan import VitVqgan, VitVqganConfig
 from tilework.tokenizers.vq_vae import VqVae, VqVaeConfig
 from tilework.tokenizers.vqgan import Vqgan, VqganConfig
 from tilework.tokenizers.zoo import create_tokenizer
-
-__all__ = [
-    "Dct",
-    "DctConfig",
-    "DctFlip",
-    "DecodeEncode",
-    "FsqVae",
-    "FsqVaeConfig",
-    "Magvit2",
-    "Magvit2Config",
-    "MaskgitVq",
-    "MaskgitVqConfig",
-    "Titok",
-    "TitokConfig",
-    "Tokenizer",
-    "Var",
-    "VarConfig",
-    "VitVq",
-    "VitVqConfig",
-    "VitVqgan",
-    "VitVqganConfig",
-    "VqVae",
-    "VqVaeConfig",
-    "Vqgan",
-    "VqganConfig",
-    "create_tokenizer",
-    "load_tokenizer",
-    "save_tokenizer",
-]

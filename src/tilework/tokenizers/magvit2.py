@@ -79,10 +79,12 @@ class Level(nn.Module):
     def __init__(self, inner: int, outer: int, blocks: int) -> None:
         super().__init__()
         self.block = nn.ModuleList(Residual(inner if i == 0 else outer, outer) for i in range(blocks))
+        self.downsample: nn.Module = nn.Identity()
+        self.upsample: nn.Module = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (B, inner, H, W); returns (B, outer, H, W)."""
-        return nn.Sequential(*self.block)(x)
+        """x: (B, inner, H, W); returns (B, outer, ., .), halved or doubled where the level says so."""
+        return self.upsample(self.downsample(nn.Sequential(*self.block)(x)))
 
 
 class DepthToSpace(nn.Module):
@@ -135,7 +137,6 @@ class Encoder(nn.Module):
         x = self.conv_in(x)
         for level in self.down:
             x = level(x)
-            x = level.downsample(x) if hasattr(level, "downsample") else x  # type: ignore[operator]
         return self.conv_out(F.silu(self.norm_out(nn.Sequential(*self.mid_block)(x))))
 
 
@@ -162,7 +163,6 @@ class Decoder(nn.Module):
         x = nn.Sequential(*self.mid_block)(self.conv_in(codes))
         for norm, level in zip(reversed(self.adaptive), reversed(self.up), strict=True):
             x = level(norm(x, codes))
-            x = level.upsample(x) if hasattr(level, "upsample") else x  # type: ignore[operator]
         return self.conv_out(F.silu(self.norm_out(x)))
 
 

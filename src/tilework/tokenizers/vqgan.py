@@ -156,14 +156,16 @@ class Level(nn.Module):
         super().__init__()
         self.block = nn.ModuleList(Residual(inner if i == 0 else outer, outer) for i in range(blocks))
         self.attn = nn.ModuleList(SpatialAttention(outer) for _ in range(blocks if attention else 0))
+        self.downsample: nn.Module = nn.Identity()
+        self.upsample: nn.Module = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (B, inner, H, W); returns (B, outer, H, W)."""
+        """x: (B, inner, H, W); returns (B, outer, ., .), halved or doubled where the level says so."""
         for i, block in enumerate(self.block):
             x = block(x)
             if len(self.attn):
                 x = self.attn[i](x)
-        return x
+        return self.upsample(self.downsample(x))
 
 
 class Middle(nn.Module):
@@ -202,7 +204,6 @@ class Encoder(nn.Module):
         x = self.conv_in(x)
         for level in self.down:
             x = level(x)
-            x = level.downsample(x) if hasattr(level, "downsample") else x  # type: ignore[operator]
         return self.conv_out(F.silu(self.norm_out(self.mid(x))))
 
 
@@ -229,7 +230,6 @@ class Decoder(nn.Module):
         x = self.mid(self.conv_in(x))
         for level in reversed(self.up):
             x = level(x)
-            x = level.upsample(x) if hasattr(level, "upsample") else x  # type: ignore[operator]
         return self.conv_out(F.silu(self.norm_out(x)))
 
 
