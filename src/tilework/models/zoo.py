@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any, Literal
 
-from torch import nn
-
 from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry, nearest
 from tilework.layers.stem_zoo import stems
 from tilework.layers.stems import ConvStemConfig, StemConfig
 from tilework.models.convnext import ConvnextConfig
 from tilework.models.mlp_mixer import MlpMixerConfig
-from tilework.models.model import ModelConfig
+from tilework.models.model import Model, ModelConfig
 from tilework.models.pvt import PvtConfig
 from tilework.models.pvt_v2 import PvtV2Config
 from tilework.models.resnet import ResnetConfig
@@ -86,7 +84,7 @@ def create_model(
     classes: int = 1000,
     stem: StemConfig | str | None = None,
     **changes: Any,
-) -> nn.Module:
+) -> Model:
     """A network by name. grid: image size in pixels, or code grid; stem: or its name; `changes`: other settings."""
     if input not in ("pixels", "tokens"):
         raise ConfigError(f"input is {input!r}", "'pixels' or 'tokens' is needed")
@@ -98,4 +96,6 @@ def create_model(
     config = preset(name, **changes, **({} if stem is None else {"stem": stem}))
     if input == "tokens" and stem is None:
         config = config.for_tokens()
-    return config.build(3 if code_dim is None else code_dim, grid, classes)
+    model = config.build(3 if code_dim is None else code_dim, grid, classes)
+    assert isinstance(model, Model)  # every preset is one
+    return model

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from tilework.augment import Augment, CentreCrop, Normalise, build_all
+from tilework.core.config import Plain
 from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.core.location import Location
 from tilework.data.images import ImageFolder
 from tilework.data.label_maps import COLUMN, MapsCard, write_maps
 from tilework.evaluation.annotate import Annotator, annotate, match_classes
-from tilework.models import EfficientnetLite0Config, create_model
+from tilework.models import EfficientnetLite0Config, Model, create_model
 from tilework.models.efficientnet_lite import published_weights
 from tilework.models.weights import adopt, read_weights
 from tilework.runs.trained import Trained
@@ -34,7 +35,7 @@ def open_annotator(
     steps: tuple[Augment, ...]
     if name == "efficientnet_lite0":
         config = EfficientnetLite0Config()
-        model: Any = config.build(3, (size, size), IMAGENET)
+        model: Model = config.build(3, (size, size), IMAGENET)
         model.load_state_dict(published_weights())
         return Annotator(model, (Normalise(config.mean, config.std),), match_classes(names, None, told), size, top)
     if name.startswith("timm:"):
@@ -68,7 +69,7 @@ def annotate_images(
     store: Location | None,
     device: torch.device,
     quiet: bool = False,
-) -> dict[str, Any]:
+) -> Plain:
     """Write label maps into a directory, a store of the same images, or both; returns what there is to tell."""
     known = None if store is None else Store(store)
     if known is not None:
@@ -88,7 +89,7 @@ def annotate_images(
     bar = Bar("annotate", len(folder), quiet=quiet)
     sizes: list[int] = []
 
-    def records() -> Any:
+    def records() -> Iterator[list[bytes]]:
         for part in annotate(annotator, folder, device, progress=bar.update):
             sizes.extend(map(len, part))
             yield part

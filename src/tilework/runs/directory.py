@@ -15,14 +15,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from tilework.core.codebook import FILE as CODEBOOK
 from tilework.core.codebook import Codebook
 from tilework.core.config import Plain, decode, encode, first_difference, read_yaml, to_yaml
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
 from tilework.core.files import is_free, make_directory, write, write_json
-from tilework.runs.run import Chain, Run
+from tilework.runs.run import Chain, R, Run
 from tilework.train.checkpoint import latest_checkpoint
 
 SETTINGS, DATA, RESULTS, QUARANTINE, CHAIN = "run.yaml", "data.json", "results.json", "quarantine.json", "chain.yaml"
@@ -120,7 +119,7 @@ class RunDirectory:
         expected = self.data().codebook
         return Codebook.read(self.path, expected) if expected else None
 
-    def log(self) -> list[dict[str, Any]]:
+    def log(self) -> list[Plain]:
         """What was logged, line by line."""
         try:
             return [json.loads(line) for line in (self.path / "log.jsonl").read_text().splitlines()]
@@ -201,10 +200,11 @@ def read_json(path: Path) -> Plain:
         raise DamageError(f"{path} is not JSON", f"restore it ({error})") from error
 
 
-def _decoded(kind: type[Any], path: Path) -> Any:
+def _decoded(kind: type[R], path: Path) -> R:
     """Settings of a file; refused if this version does not know them."""
     try:
-        return decode(kind, read_yaml(path))
+        found: R = decode(kind, read_yaml(path))
+        return found
     except ConfigError as error:
         raise DamageError(
             f"the settings in {path} are damaged or of another version", f"use the version that wrote them ({error})"
