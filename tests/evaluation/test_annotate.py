@@ -203,7 +203,7 @@ def test_doubt_survives_from_the_annotator_to_the_label_of_a_token(tmp_path: Pat
 
 
 def test_an_annotator_without_a_map_is_refused() -> None:
-    with pytest.raises(ConfigError, match="Blind does not classify places"):
+    with pytest.raises(ConfigError, match="Blind does not classify positions"):
         Annotator(Blind(), (), (0, 1), 16, 1).scores(torch.zeros(1, 3, 16, 16))
 
 
