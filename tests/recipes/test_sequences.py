@@ -75,9 +75,9 @@ def test_tokenizers_of_sequences_are_refused_where_places_matter(tmp_path: Path)
     config = TitokConfig(6, 12, 4, 4, 2, side, side, None)
     model = config.build(3, (8, 8), 0)
     save_tokenizer(tmp_path / "titok", model, config, (8, 8))
-    with pytest.raises(ConfigError, match="a sequence of 6, without places"):
+    with pytest.raises(ConfigError, match="a sequence of 6, without positions"):
         DecodeEncode(tokenizer=str(tmp_path / "titok")).build(Codebook.of(model.codebook.detach()))
     adapt = replace(recipes["token_adapt_cpu"].run.objective, tokenizer=str(tmp_path / "titok"))
     network = TokenAdaptModelConfig(4, 8, 2).build(3, (8, 8), 0)
-    with pytest.raises(ConfigError, match="a sequence of 6, without places"):
+    with pytest.raises(ConfigError, match="a sequence of 6, without positions"):
         adapt.build(network)
