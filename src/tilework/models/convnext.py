@@ -94,15 +94,7 @@ class Convnext(Model):
         self.head = nn.Linear(config.widths[-1], classes) if classes else nn.Identity()
         start_small(self, nn.Linear | nn.Conv2d)
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mix: Mix | None = None,
-        visible: Tensor | None = None,
-        track: bool = False,
-        stages: bool = False,
-    ) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; no token can be left out."""
         if visible is not None:
             raise ConfigError("a ConvNeXt cannot leave tokens out", "convolutions need whole maps: use a ViT")

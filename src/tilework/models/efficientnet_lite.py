@@ -122,15 +122,7 @@ class EfficientnetLite0(Model):
             if isinstance(module, nn.Conv2d):  # by the outputs that each input feeds, as the original
                 nn.init.normal_(module.weight, std=math.sqrt(2 * module.groups / module.weight[:, 0].numel()))
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mix: Mix | None = None,
-        visible: Tensor | None = None,
-        track: bool = False,
-        stages: bool = False,
-    ) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; `grid` follows the input. No token can be left out or followed."""
         if visible is not None:
             raise ConfigError("an EfficientNet cannot leave tokens out", "convolutions need whole maps: use a ViT")

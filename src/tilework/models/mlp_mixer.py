@@ -96,15 +96,7 @@ class MlpMixer(Model):
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mix: Mix | None = None,
-        visible: Tensor | None = None,
-        track: bool = False,
-        stages: bool = False,
-    ) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; no token can be left out, and no other grid fits.
 
         Stages are the tokens after each quarter of the blocks.

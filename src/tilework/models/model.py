@@ -65,6 +65,10 @@ class Model(Network):
         track: follow the sources of a mixture through the blocks (TL-Align).
         stages: give the maps of all stages as well.
         """
+        return self._forward(x, mix, visible, track, stages)
+
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+        """What `forward` returns."""
         raise NotImplementedError
 
     def token_logits(self, out: Output) -> Tensor:

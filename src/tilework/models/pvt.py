@@ -88,15 +88,7 @@ class Pvt(Model):
         """Positions of every stage."""
         return {f"pos_embed{i}": grid for i, grid in enumerate(self.grids, 1)}
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mix: Mix | None = None,
-        visible: Tensor | None = None,
-        track: bool = False,
-        stages: bool = False,
-    ) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; no token can be left out. Stages have no norm after them, as published."""
         if visible is not None:
             raise ConfigError("a PVT cannot leave tokens out", "keys need whole windows: use a ViT")

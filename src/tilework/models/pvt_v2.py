@@ -121,15 +121,7 @@ class PvtV2(Model):
             if isinstance(module, nn.Conv2d):
                 nn.init.normal_(module.weight, std=math.sqrt(2 * module.groups / module.weight[:, 0].numel()))
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mix: Mix | None = None,
-        visible: Tensor | None = None,
-        track: bool = False,
-        stages: bool = False,
-    ) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; no token can be left out. Stages are normed, as the next stage reads them."""
         if visible is not None:
             raise ConfigError("a PVTv2 cannot leave tokens out", "convolutions need whole maps: use a ViT")

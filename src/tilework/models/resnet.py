@@ -133,15 +133,7 @@ class Resnet(Model):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mix: Mix | None = None,
-        visible: Tensor | None = None,
-        track: bool = False,
-        stages: bool = False,
-    ) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; `stem` is the map that layer1 takes. No token can be left out or followed."""
         if visible is not None:
             raise ConfigError("a ResNet cannot leave tokens out", "convolutions need whole maps: use a ViT")

@@ -226,15 +226,7 @@ class Swin(Model):
             if isinstance(module, WindowAttention):
                 nn.init.trunc_normal_(module.relative_position_bias_table, std=0.02)
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mix: Mix | None = None,
-        visible: Tensor | None = None,
-        track: bool = False,
-        stages: bool = False,
-    ) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; no token can be left out. Stages have no norm after them, unlike published detectors."""
         if visible is not None:
             raise ConfigError("a Swin cannot leave tokens out", "windows need whole maps: use a ViT")

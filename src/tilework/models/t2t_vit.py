@@ -88,15 +88,7 @@ class T2tVit(Model):
         start_small(self)
         nn.init.trunc_normal_(self.cls_token, std=0.02)
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mix: Mix | None = None,
-        visible: Tensor | None = None,
-        track: bool = False,
-        stages: bool = False,
-    ) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; sources of a mixed image are followed from its pixels through the soft splits.
 
         Stages are the patch tokens after each quarter of the blocks.

@@ -97,15 +97,7 @@ class TimmModel(Model):
         last = getattr(self.network, "output_fmt", "NCHW") == "NHWC"
         return features.flatten(1, 2) if last else features.flatten(2).transpose(1, 2)
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mix: Mix | None = None,
-        visible: Tensor | None = None,
-        track: bool = False,
-        stages: bool = False,
-    ) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
         """Classify; `stem` is the last map too, as timm does not tell stems apart."""
         if mix is not None and mix.after_stem:
             raise ConfigError("timm: models cannot mix after the stem", "mix the input, or use a model of ours")

@@ -100,15 +100,7 @@ class Vit(Model):
                 self.pos_embed.zero_()
                 self.pos_embed[0, 1:] = sincos_positions(self.config.width, *self.grid)
 
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        mix: Mix | None = None,
-        visible: Tensor | None = None,
-        track: bool = False,
-        stages: bool = False,
-    ) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; stages are the patch tokens after each quarter of the blocks."""
         if visible is not None and stages:
             raise ConfigError("tokens that are left out leave no maps", "ask for stages or give visible, not both")
