@@ -68,7 +68,7 @@ def test_the_steps_of_the_readme(images: Path, tmp_path: Path, capsys: pytest.Ca
         capsys, 4, "tokenize", images, "--tokenizer", tokenizer, "--out", tmp_path / "u.tok", *both
     )
     assert run("verify", stored) == 0
-    assert "24 images in 1 shards, all as written" in capsys.readouterr().out
+    assert "24 images in 1 shards, no damage found" in capsys.readouterr().out
     picture = tmp_path / "samples.png"
     assert run("inspect", stored, "--tokenizer", tokenizer, "--picture", picture, "--json") == 0
     shown = json.loads(capsys.readouterr().out)
@@ -105,7 +105,7 @@ def test_recipes_lists_and_shows(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert ["seit_vit_b", "74.0", "-", "tokens", "SeiT", "(table", "2),", "ViT-B"] in [line.split() for line in lines]
     assert ["seit_patch_cpu", "-", "47.5", "tokens", "SeiT", "(table", "7,", "row", "1)"] in [x.split() for x in lines]
     heads = [line.split("  ")[0] for line in lines[:-2] if line and not line.startswith(" ")]
-    assert heads == ["SeiT", "SeiT++", "LV-ViT", "TL-Align", "Good tokenizers", "VQGAN", "of our own"]
+    assert heads == ["SeiT", "SeiT++", "LV-ViT", "TL-Align", "Good tokenizers", "VQGAN", "Tilework"]
     assert run("recipes", "--json") == 0
     cards = {card["name"]: card for card in json.loads(capsys.readouterr().out)}
     assert (cards["demo_pixel"]["takes"], cards["seit_vit_b"]["small"]) == ("pixels", "seit_cpu")
@@ -225,10 +225,15 @@ def test_help_is_quick_to_import_and_lists_the_exit_codes() -> None:
     assert all(f"{number:>3}  {meaning}" in shown for number, meaning in EXIT_CODES.items())
 
 
-def test_the_overview_says_what_the_commands_say() -> None:
-    for module, function, line in COMMANDS.values():
-        call = getattr(importlib.import_module(f"tilework.cli.{module}"), function)
-        assert call.__doc__.splitlines()[0] == line
+def test_the_overview_has_the_docstring_line_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    shown = capsys.readouterr().out
+    for name, path in COMMANDS.items():
+        module, _, function = path.partition(".")
+        line = getattr(importlib.import_module(f"tilework.cli.{module}"), function).__doc__.splitlines()[0]
+        assert line.endswith(".")
+        assert f"  {name:<20}{line}\n" in shown
+    assert max(map(len, shown.splitlines())) <= 104
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
