@@ -30,13 +30,18 @@ Images = Annotated[Positional[Path], arg(metavar="IMAGES", help="Folder with one
 StorePath = Annotated[Positional[Data], arg(metavar="STORE", help="Directory or URL of a token store.")]
 Settings = Annotated[
     Positional[tuple[str, ...]],
-    arg(metavar="KEY=VALUE", help="Override settings of the recipe, such as fit.batch=32; see docs/settings.md.",
-        help_behavior_hint="(any number)"),  # fmt: skip
+    arg(
+        metavar="KEY=VALUE",
+        help="Override settings of the recipe, such as fit.batch=32; see docs/settings.md.",
+        help_behavior_hint="(any number)",
+    ),  # fmt: skip
 ]
 OptionalPath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(optional)")]
 Device = Annotated[str, arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")]
 Json = Annotated[bool, arg(help="Print the result as JSON and no progress.", help_behavior_hint="")]
-DryRun = Annotated[bool, arg(help="Check the arguments, print plan and estimated cost, and exit.", help_behavior_hint="")]
+DryRun = Annotated[
+    bool, arg(help="Check the arguments, print plan and estimated cost, and exit.", help_behavior_hint="")
+]
 
 
 @dataclass(frozen=True)

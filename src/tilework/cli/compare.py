@@ -22,7 +22,9 @@ def compare(
     val: Path,
     tokenizer: Annotated[tuple[Path, ...], arg(metavar="PATH ...", help_behavior_hint="(optional)")] = (),
     out: Path,
-    rows: Annotated[tuple[str, ...], arg(metavar="ROW ...", help_behavior_hint="(default: those of SeiT's table B.5)")] = (),
+    rows: Annotated[
+        tuple[str, ...], arg(metavar="ROW ...", help_behavior_hint="(default: those of SeiT's table B.5)")
+    ] = (),
     pixel_recipe: str = "plain_pixel_cpu",
     token_recipe: tuple[str, ...] = ("seit_cpu", "seit_f16_cpu"),
     plain_recipe: tuple[str, ...] = ("seit_plain_cpu",),

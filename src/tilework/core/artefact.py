@@ -1,7 +1,7 @@
-"""Trained or prepared things beside the data that a part of a run needs: a tokenizer, a TokenAdapt, label maps.
+"""Artefacts: trained or prepared inputs that a run needs beside its data (a tokenizer, a TokenAdapt, label maps).
 
-A part declares the setting that holds the directory: `adapter: str = artefact("adapter")`. Commands give it by an
-option of that name, `--adapter DIR`, to every part that declares it.
+A settings class declares a field for the directory, `adapter: str = artefact("adapter")`; the command line option
+`--adapter DIR` fills every field declared so.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ KEY = "artefact"
 
 
 def artefact(kind: str) -> Any:
-    """A field of settings that holds the directory of an artefact; empty until it is given."""
+    """Dataclass field for the directory of an artefact; empty until it is given."""
     return dataclasses.field(default="", metadata={KEY: kind})
 
 
 def declared(config: Any) -> set[str]:
-    """Kinds of artefacts that the parts of a configuration have settings for."""
+    """Kinds of artefacts that a configuration has fields for."""
     return {kind for kind, _ in _fields(config)}
 
 
 def _fields(config: Any) -> Iterator[tuple[str, str]]:
-    """Kind and directory of every artefact that the parts of a configuration declare."""
+    """Kind and directory of every artefact field in a configuration."""
     if isinstance(config, tuple | list):
         for item in config:
             yield from _fields(item)
@@ -41,14 +41,14 @@ def _fields(config: Any) -> Iterator[tuple[str, str]]:
 
 
 def given(config: Any, kind: str) -> str:
-    """The directory of a kind of artefact as a configuration has it; empty where it was not given."""
+    """Directory of a kind of artefact in a configuration; empty if it was not given."""
     return next((path for known, path in _fields(config) if known == kind and path), "")
 
 
 def give(config: C, paths: Mapping[str, Path], strict: bool = True) -> C:
-    """The same configuration with directories by kind where its parts declare them.
+    """A copy of the configuration with its artefact fields filled. paths: directory by kind.
 
-    strict: refuse one that no part declares.
+    strict: refuse a kind that has no field.
     """
     if not paths:
         return config
@@ -56,7 +56,7 @@ def give(config: C, paths: Mapping[str, Path], strict: bool = True) -> C:
         known = declared(config)
         for kind in paths:
             if kind not in known:
-                raise ConfigError(f"no part of this recipe takes --{kind}", f"leave --{kind} out")
+                raise ConfigError(f"this recipe does not use --{kind}", f"leave --{kind} out")
     equipped: C = _given(config, paths)
     return equipped
 
