@@ -1,4 +1,4 @@
-"""Stems compared: reconstruction error from stem tokens, token similarity, MoTo layouts (Good tokenizers, figures 2, 5).
+"""Stems compared: reconstruction error from tokens, token similarity, MoTo layouts (Good tokenizers, figures 2, 5).
 
 B batch | H, W pixels | n entities
 """

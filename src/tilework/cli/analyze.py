@@ -26,9 +26,9 @@ def augment(
 ) -> None:
     """Show token augmentations as decoded images, and class separation after them.
 
-    Writes one figure each for flip, affine, resized crop, mixup and CutMix (applied to code vectors, through TokenAdapt,
-    and to pixels) and one for colour changes. With --runs also a 2-d projection of augmented features with the accuracy
-    of a linear classifier on them, and the training curves.
+    Writes one figure each for flip, affine, resized crop, mixup and CutMix (on code vectors, through TokenAdapt, and on
+    pixels) and one for colour changes. With --runs also a 2-d projection of augmented features with the accuracy of a
+    linear classifier on them, and the training curves.
 
     Try:
       tilework analyze augment --data val.tok --tokenizer tokenizer --adapter adapt/token_adapt --out views
@@ -68,8 +68,8 @@ def align(
     """Compare labels of mixed images (area, TransMix, TL-Align) with their tokens.
 
     Writes figures of mixing strategies, of label maps before and after TL-Align, and of the first image's share in the
-    class token (or pooled tokens): measured by cosine similarity to the tokens of both images, and as TL-Align, TransMix
-    and area estimate it. results.json holds the distance between labels and similarity for each block.
+    class token (or pooled tokens): measured by cosine similarity to the tokens of both images, and as estimated by
+    TL-Align, TransMix and area. results.json holds the distance between labels and similarity for each block.
 
     Try:
       tilework analyze align runs/tl_align --data photos/val --out align

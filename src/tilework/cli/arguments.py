@@ -34,7 +34,7 @@ Settings = Annotated[
         metavar="KEY=VALUE",
         help="Override settings of the recipe, such as fit.batch=32; see docs/settings.md.",
         help_behavior_hint="(any number)",
-    ),  # fmt: skip
+    ),
 ]
 OptionalPath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(optional)")]
 Device = Annotated[str, arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")]

@@ -35,7 +35,7 @@ def compare(
 ) -> None:
     """Compare storage and accuracy: all images, subsets, downscaled, JPEG, tokens.
 
-    Every row is written to disk, its bytes are counted, and the same model is trained on it for the same number of steps
+    Every row is written to disk and its bytes are counted; the same model is trained on it for the same number of steps
     and evaluated on the same images. Repeat the command to resume. A row is KIND[:VALUE][@SEEDS]:
       pixels             all image files
       uniform:SHARE      a random share of each class

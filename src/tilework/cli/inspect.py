@@ -30,7 +30,7 @@ def inspect(
       tilework inspect train.tok --tokenizer tokenizer --picture samples.png
 
     Args:
-        tokenizer: Directory of the tokenizer, to decode the samples of --picture; without it codes are drawn as colours.
+        tokenizer: Directory of the tokenizer, to decode the samples of --picture; else codes are drawn as colours.
         picture: PNG file to write with samples of the store.
     """
     import numpy as np

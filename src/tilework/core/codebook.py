@@ -81,7 +81,7 @@ class Codebook:
         return found
 
     def learnt_for(self, other: Codebook) -> np.ndarray | None:
-        """Learnt embeddings for the codes of another codebook, (K', C); None if there are none, or a code is unknown."""
+        """Learnt embeddings for the codes of another codebook, (K', C); None if there are none or a code is unknown."""
         positions = None if self.learnt is None else other.positions_in(self)
         return None if positions is None or self.learnt is None else self.learnt[positions]
 

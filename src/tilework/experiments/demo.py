@@ -1,4 +1,4 @@
-"""The demo: train a tokenizer, a ViT from tokens and the same ViT from pixels, and write a report that compares them."""
+"""The demo: train a tokenizer, a ViT from tokens and the same ViT from pixels, and report how they compare."""
 
 from __future__ import annotations
 
@@ -197,8 +197,8 @@ class Demo:
         parts = ", ".join(f"{name} {size / 1e3:,.1f} kB" for name, size in token["parts"].items())
         page.text(
             f"{results['images']['train']:,} training and {results['images']['val']:,} validation images of "
-            f"{results['classes']} classes. The size of the token store includes everything training needs: {parts}. One "
-            f"run each: the standard error of accuracy is about {error:.1f} points, and seeds differ by as much."
+            f"{results['classes']} classes. The size of the token store includes everything training needs: {parts}. "
+            f"One run each: the standard error of accuracy is about {error:.1f} points, and seeds differ by as much."
         )
         if results["images"]["quarantined"]:
             page.text(

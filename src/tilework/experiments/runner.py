@@ -159,8 +159,9 @@ def resolution_line(deviation: float | None, degrees: int) -> str:
     if deviation is None:
         return ""
     return (
-        f"\nStandard deviation between seeds: {100 * deviation:.2f} points ({degrees} degrees of freedom). With one seed "
-        f"per row, differences below {100 * resolvable(deviation, 1, 1, degrees):.1f} points are within noise (95 %)."
+        f"\nStandard deviation between seeds: {100 * deviation:.2f} points ({degrees} degrees of freedom). With one "
+        f"seed per row, differences below {100 * resolvable(deviation, 1, 1, degrees):.1f} points are within noise "
+        "(95 %)."
     )
 
 

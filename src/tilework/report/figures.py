@@ -143,7 +143,7 @@ def scatter_panels(panels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bytes
 
 
 def code_pictures(ids: np.ndarray, codebook: np.ndarray) -> np.ndarray:
-    """Code grids as RGB, by the first three principal components of the codebook. ids: (N, h, w); (N, h, w, 3) in [0, 1].
+    """Code grids in RGB, by the first three principal components of the codebook. ids: (N, h, w); in [0, 1].
 
     With several codes per position, (N, h, w, C), the first is shown.
     """

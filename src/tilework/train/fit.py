@@ -1,4 +1,4 @@
-"""The training loop: any objective, on one device or under torchrun; a resumed run equals an uninterrupted one, bit by bit.
+"""The training loop: any objective, on one device or under torchrun; resumed runs equal uninterrupted ones bit by bit.
 
 Randomness is a function of (seed, step, rank) and of the samples, so a checkpoint holds only tensors and a step number.
 """
@@ -234,7 +234,7 @@ class _Fit:
 
 
 def seed_noise(device: torch.device, seed: int) -> None:
-    """Seed torch's CPU and device generators; `torch.manual_seed` would take a millisecond on machines with idle CUDA."""
+    """Seed torch's CPU and device generators; `torch.manual_seed` takes a millisecond where CUDA is idle."""
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":
         torch.get_device_module(device).manual_seed(seed)
