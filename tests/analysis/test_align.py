@@ -112,7 +112,7 @@ def test_refusals(made: Path, tmp_path: Path) -> None:
     for count in (1, 99):
         with pytest.raises(ConfigError, match=f"{count} mixtures"):
             align_views(made / "pixels", made / "images", out, count=count)
-    with pytest.raises(ConfigError, match="cannot follow mixtures"):
+    with pytest.raises(ConfigError, match="cannot track mixed labels"):
         align_views(made / "resnet", made / "images", out)
     assert not out.exists()
     out.mkdir()

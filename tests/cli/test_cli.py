@@ -159,7 +159,7 @@ def test_unknown_papers_and_recipes_name_the_nearest(capsys: pytest.CaptureFixtu
     assert "did you mean 'TL-Align'?" in fails(capsys, 4, "recipes", "--paper", "TL-Alin")
     assert "did you mean 'demo_token'?" in fails(capsys, 4, "recipes", "demo_tokn")
     assert run("recipes", "--search", "nothing of the sort") == 0
-    assert capsys.readouterr().out == "No recipe is like that.\n"
+    assert capsys.readouterr().out == "No recipe matches.\n"
 
 
 def test_train_small(store: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -522,7 +522,7 @@ def test_stores_are_converted_merged_cut_and_split(
 
 def test_conversions_that_cannot_be(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--out", tmp_path / "new.tok"]
-    assert "nothing that can be converted" in fails(capsys, 3, "convert", tmp_path / "nowhere", *out)
+    assert "no tokens found in" in fails(capsys, 3, "convert", tmp_path / "nowhere", *out)
     assert "leave out --to" in fails(capsys, 4, "convert", tmp_path, "--to", "seit", *out)
     assert "'zip'" in fails(capsys, 4, "convert", store, "--codec", "zip", *out)
     assert "exists" in fails(capsys, 7, "convert", store, "--out", store)
@@ -647,8 +647,8 @@ def test_a_chain_from_tokens_to_pixels(
         ("seit_to_pixels_cpu", (1, 1), "the chain has 2 links, but 1 data sets and 1 to evaluate on: give"),
         ("seit_to_pixels_cpu", (2, 1), "2 data sets and 1 to evaluate on: give"),
         ("seit_to_pixels_cpu", (3, 3), "the chain has 2 links, but 3 data sets"),
-        ("demo_token", (2, 1), "'demo_token' is one run, not a chain: give --data and --val one path each"),
-        ("demo_token", (1, 2), "'demo_token' is one run, not a chain"),
+        ("demo_token", (2, 1), "recipe 'demo_token' is a single run, not a chain: give one path to --data and --val"),
+        ("demo_token", (1, 2), "recipe 'demo_token' is a single run, not a chain"),
     ],
 )
 def test_a_wrong_number_of_paths(

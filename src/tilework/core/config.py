@@ -156,7 +156,7 @@ def _assign(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
         i = _position(node, keys[0], path)
         return [*node[:i], _assign(node[i], keys[1:], value, path), *node[i + 1 :]]
     if node is not None and not isinstance(node, dict):
-        raise ConfigError(f"'{path}' goes too deep: it names a key inside a plain value", f"stop before '{keys[0]}'")
+        raise ConfigError(f"'{path}' names a key inside a plain value", f"stop before '{keys[0]}'")
     return {**(node or {}), keys[0]: _assign((node or {}).get(keys[0]), keys[1:], value, path)}
 
 
