@@ -197,7 +197,7 @@ def test_rows_are_judged_by_the_figure_of_their_task(
     assert (results["metric"], results["higher_is_better"]) == ("top5", True)
     assert results["rows"][0]["top5"] == found
     assert results["rows"][0]["mean"] == pytest.approx(mean(found))
-    assert "| seeds | top5 | from" in (tmp_path / "out/table.md").read_text()
+    assert "| seeds | top5 | vs" in (tmp_path / "out/table.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_rows_are_judged_by_the_figure_of_their_task(
         (("name: ",), "cannot parse row"),
         (("tiny_first", "tiny_first@2"), "two rows have one name"),
         (("a: tiny_first", "a: tiny_second"), "two rows have one name"),
-        ((), "there is none"),
+        ((), "there are no rows"),
         (("tiny_first model.widht=3",), "width"),
         (("tiny_first nonsense",), "nonsense"),
         (("tiny_chain fit.steps=3",), "fit"),
@@ -318,7 +318,7 @@ def test_another_table_in_the_same_place_is_refused(data: Path, tmp_path: Path, 
     ):
         with pytest.raises(OutputError, match="out holds a table with other settings"):
             table(data, out, "a: tiny_first", **changes).run()
-    with pytest.raises(OutputError, match="another table"):
+    with pytest.raises(OutputError, match="a table with other settings"):
         replace(table(data, out, "a: tiny_first"), val=data / "x.tok").run()
     with pytest.raises(OutputError, match="a run with other settings"):
         table(data, out, "a: tiny_second").run()
@@ -439,7 +439,7 @@ def test_places_are_claimed_once(tmp_path: Path) -> None:
     claim(tmp_path, {"a": 1}, "table")
     claim(tmp_path, {"a": 1}, "table")
     assert json.loads((tmp_path / "settings.json").read_text()) == {"a": 1}
-    with pytest.raises(OutputError, match="another table"):
+    with pytest.raises(OutputError, match="a table with other settings"):
         claim(tmp_path, {"a": 2}, "table")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/letter.txt").write_text("dear")
