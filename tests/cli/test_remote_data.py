@@ -144,8 +144,8 @@ def test_tokenize_like_a_remote_store(server: FlakyServer, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("code", "words", "hint"),
     [
-        (7, ["column", "{}/train.tok", "score", "{scores}"], "can only be read"),
-        (7, ["annotate", "{images}", "--model", "x", "--store", "{}/train.tok"], "can only be read"),
+        (7, ["column", "{}/train.tok", "score", "{scores}"], "is read-only"),
+        (7, ["annotate", "{images}", "--model", "x", "--store", "{}/train.tok"], "is read-only"),
         (3, ["inspect", "{}/nothing.tok"], "is not a token store"),
         (3, ["inspect", "ftp://host/x.tok"], "http, https, s3, gs, memory"),
         (3, ["inspect", "simplecache::s3://bucket/x.tok"], "http, https, s3, gs, memory"),
