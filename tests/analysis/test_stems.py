@@ -62,7 +62,7 @@ def test_refusals(images: Path, tmp_path: Path) -> None:
         stem_views(images, images, tmp_path / "s", stems=["plain"], size=(32, 32), epochs=0)
     with pytest.raises(ConfigError, match="did you mean 'plain'"):
         stem_views(images, images, tmp_path / "s", stems=["plein"], size=(32, 32))
-    with pytest.raises(InputError, match="'stem_adapter' takes tokens, but .* is an image folder"):
+    with pytest.raises(InputError, match=r"'stem_adapter' takes tokens, but .* is an image folder"):
         stem_views(images, images, tmp_path / "s", stems=["stem_adapter"], size=(32, 32))
     assert not (tmp_path / "s").exists()
     (tmp_path / "s").mkdir()

@@ -423,8 +423,8 @@ def test_markdown_by_hand() -> None:
     assert lines[5] == ""
     # Student's t of 2 degrees of freedom, 4.303, times sqrt(2) deviations
     assert lines[6] == (
-        "Standard deviation between seeds: 1.66 points (2 degrees of freedom). With one seed per row, differences below "
-        f"{4.303 * 2**0.5 * 1.66:.1f} points are within noise (95 %)."
+        "Standard deviation between seeds: 1.66 points (2 degrees of freedom). With one seed per row, differences "
+        f"below {4.303 * 2**0.5 * 1.66:.1f} points are within noise (95 %)."
     )
 
 
