@@ -110,9 +110,9 @@ def test_refusals(made: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="was trained on images"):
         align_views(made / "pixels", made / "x.tok", out)
     for count in (1, 99):
-        with pytest.raises(ConfigError, match=f"{count} mixtures"):
+        with pytest.raises(ConfigError, match=f"--count {count} is not"):
             align_views(made / "pixels", made / "images", out, count=count)
-    with pytest.raises(ConfigError, match="cannot follow mixtures"):
+    with pytest.raises(ConfigError, match="cannot track mixed labels"):
         align_views(made / "resnet", made / "images", out)
     assert not out.exists()
     out.mkdir()

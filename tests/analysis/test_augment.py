@@ -75,15 +75,15 @@ def test_without_runs_only_pictures(made: Path, tmp_path: Path) -> None:
 
 def test_refusals_leave_nothing(made: Path, tmp_path: Path) -> None:
     store, tokenizer, adapter, out = made / "x.tok", made / "tokenizer", made / "adapter", tmp_path / "v"
-    with pytest.raises(InputError, match="no token store"):
+    with pytest.raises(InputError, match="not a token store"):
         augment_views(made / "images", tokenizer, adapter, out)
-    with pytest.raises(ConfigError, match="99 pictures"):
+    with pytest.raises(ConfigError, match="--count 99 is not"):
         augment_views(store, tokenizer, adapter, out, count=99)
     with pytest.raises(InputError, match="no TokenAdapt"):
         augment_views(store, tokenizer, made / "run", out)
     with pytest.raises(InputError, match="was trained on images"):
         augment_views(store, tokenizer, adapter, out, [made / "pixels"])
-    with pytest.raises(InputError, match="no classifier of pixels"):
+    with pytest.raises(InputError, match="was not trained on pixels"):
         augment_views(store, tokenizer, adapter, out, [made / "run"], (made / "run", made / "images"))
     config = VitVqConfig(patch=4, codes=16, code_dim=4, width=16, depth=1, heads=2)
     save_tokenizer(tmp_path / "other", config.build(3, (32, 32), 0), config, (32, 32))

@@ -64,11 +64,11 @@ def test_the_steps_of_the_readme(images: Path, tmp_path: Path, capsys: pytest.Ca
     assert run("tokenize", pattern, "--tokenizer", tokenizer, "--out", tmp_path / "t.tok", "--like", stored) == 0
     assert (Store(tmp_path / "t.tok").batch(np.arange(24)) == Store(stored).batch(np.arange(24))).all()
     both = ["--shard", "0/2", "--engine", "ray"]
-    assert "give one of them" in fails(
+    assert "drop one" in fails(
         capsys, 4, "tokenize", images, "--tokenizer", tokenizer, "--out", tmp_path / "u.tok", *both
     )
     assert run("verify", stored) == 0
-    assert "24 images in 1 shards, all as written" in capsys.readouterr().out
+    assert "24 images in 1 shards, no damage found" in capsys.readouterr().out
     picture = tmp_path / "samples.png"
     assert run("inspect", stored, "--tokenizer", tokenizer, "--picture", picture, "--json") == 0
     shown = json.loads(capsys.readouterr().out)
@@ -105,7 +105,7 @@ def test_recipes_lists_and_shows(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert ["seit_vit_b", "74.0", "-", "tokens", "SeiT", "(table", "2),", "ViT-B"] in [line.split() for line in lines]
     assert ["seit_patch_cpu", "-", "47.5", "tokens", "SeiT", "(table", "7,", "row", "1)"] in [x.split() for x in lines]
     heads = [line.split("  ")[0] for line in lines[:-2] if line and not line.startswith(" ")]
-    assert heads == ["SeiT", "SeiT++", "LV-ViT", "TL-Align", "Good tokenizers", "VQGAN", "of our own"]
+    assert heads == ["SeiT", "SeiT++", "LV-ViT", "TL-Align", "Good tokenizers", "VQGAN", "Tilework"]
     assert run("recipes", "--json") == 0
     cards = {card["name"]: card for card in json.loads(capsys.readouterr().out)}
     assert (cards["demo_pixel"]["takes"], cards["seit_vit_b"]["small"]) == ("pixels", "seit_cpu")
@@ -159,7 +159,7 @@ def test_unknown_papers_and_recipes_name_the_nearest(capsys: pytest.CaptureFixtu
     assert "did you mean 'TL-Align'?" in fails(capsys, 4, "recipes", "--paper", "TL-Alin")
     assert "did you mean 'demo_token'?" in fails(capsys, 4, "recipes", "demo_tokn")
     assert run("recipes", "--search", "nothing of the sort") == 0
-    assert capsys.readouterr().out == "No recipe is like that.\n"
+    assert capsys.readouterr().out == "No recipe matches.\n"
 
 
 def test_train_small(store: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +180,7 @@ def test_settings_by_name(store: Path, tmp_path: Path, capsys: pytest.CaptureFix
     missing = fails(capsys, 4, "train", "seit_cpu", "augment.cutmx.probability=0", *given)
     assert "did you mean 'cutmix'?" in missing
     settings = ["augment=[{name: flip}, {name: embed}, {name: flip}]", "augment.flip.probability=0"]
-    assert "'flip' in 'augment.flip.probability' stands at 0 and 2" in fails(
+    assert "'flip' in 'augment.flip.probability' is at 0 and 2" in fails(
         capsys, 4, "train", "seit_cpu", *settings, *given
     )
 
@@ -225,10 +225,15 @@ def test_help_is_quick_to_import_and_lists_the_exit_codes() -> None:
     assert all(f"{number:>3}  {meaning}" in shown for number, meaning in EXIT_CODES.items())
 
 
-def test_the_overview_says_what_the_commands_say() -> None:
-    for module, function, line in COMMANDS.values():
-        call = getattr(importlib.import_module(f"tilework.cli.{module}"), function)
-        assert call.__doc__.splitlines()[0] == line
+def test_the_overview_has_the_docstring_line_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    shown = capsys.readouterr().out
+    for name, path in COMMANDS.items():
+        module, _, function = path.partition(".")
+        line = getattr(importlib.import_module(f"tilework.cli.{module}"), function).__doc__.splitlines()[0]
+        assert line.endswith(".")
+        assert f"  {name:<20}{line}\n" in shown
+    assert max(map(len, shown.splitlines())) <= 104
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -328,7 +333,7 @@ def test_a_finished_run_says_so(store: Path, tmp_path: Path, capsys: pytest.Capt
     assert run(*arguments) == 0
     assert "finished" not in capsys.readouterr().err
     assert run(*arguments) == 0
-    assert "finished before" in capsys.readouterr().err
+    assert "already finished" in capsys.readouterr().err
 
 
 def test_quarantined_images_are_spoken_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -478,7 +483,7 @@ def test_job_array_on_the_line(images: Path, tmp_path: Path, capsys: pytest.Capt
             assert path.read_bytes() == (tmp_path / "two.tok" / path.relative_to(tmp_path / "one.tok")).read_bytes()
     assert (tmp_path / "two.tok.quarantine.json").is_file()
     assert "give i/n" in fails(capsys, 3, "tokenize", images, *settings, "--out", tmp_path / "x.tok", "--shard", "2/2")
-    assert "views of" in fails(capsys, 4, "tokenize", images, *settings, "--out", tmp_path / "x.tok", "--views", 0)
+    assert "out of range" in fails(capsys, 4, "tokenize", images, *settings, "--out", tmp_path / "x.tok", "--views", 0)
 
 
 def test_stores_are_converted_merged_cut_and_split(
@@ -517,11 +522,11 @@ def test_stores_are_converted_merged_cut_and_split(
 
 def test_conversions_that_cannot_be(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--out", tmp_path / "new.tok"]
-    assert "nothing that can be converted" in fails(capsys, 3, "convert", tmp_path / "nowhere", *out)
+    assert "no tokens found in" in fails(capsys, 3, "convert", tmp_path / "nowhere", *out)
     assert "leave out --to" in fails(capsys, 4, "convert", tmp_path, "--to", "seit", *out)
     assert "'zip'" in fails(capsys, 4, "convert", store, "--codec", "zip", *out)
     assert "exists" in fails(capsys, 7, "convert", store, "--out", store)
-    assert "one of them" in fails(capsys, 4, "subset", store, *out)
+    assert "give exactly one" in fails(capsys, 4, "subset", store, *out)
     assert "leaves nothing" in fails(
         capsys, 3, "split", store, "--fraction", 1, "--out", tmp_path / "x", tmp_path / "y"
     )
@@ -551,7 +556,7 @@ def test_seal_makes_a_store_of_a_spool(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_recipe_of_another_kind_is_refused(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["fit.batch=8", "--recipe", "demo_pixel", "--out", tmp_path / "t"]
-    assert "choose a tokenizer's recipe" in fails(capsys, 4, "tokenizer", "train", images, *settings)
+    assert "choose one of" in fails(capsys, 4, "tokenizer", "train", images, *settings)
     assert not (tmp_path / "t").exists()
     assert not (tmp_path / "t.run").exists()
 
@@ -642,8 +647,8 @@ def test_a_chain_from_tokens_to_pixels(
         ("seit_to_pixels_cpu", (1, 1), "the chain has 2 links, but 1 data sets and 1 to evaluate on: give"),
         ("seit_to_pixels_cpu", (2, 1), "2 data sets and 1 to evaluate on: give"),
         ("seit_to_pixels_cpu", (3, 3), "the chain has 2 links, but 3 data sets"),
-        ("demo_token", (2, 1), "'demo_token' is one run, not a chain: give --data and --val one path each"),
-        ("demo_token", (1, 2), "'demo_token' is one run, not a chain"),
+        ("demo_token", (2, 1), "recipe 'demo_token' is a single run, not a chain: give one path to --data and --val"),
+        ("demo_token", (1, 2), "recipe 'demo_token' is a single run, not a chain"),
     ],
 )
 def test_a_wrong_number_of_paths(

@@ -61,7 +61,7 @@ def test_inspect_fetches_no_shards(server: FlakyServer, capsys: pytest.CaptureFi
 def test_verify(server: FlakyServer, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"{server.url}/train.tok"
     assert run("verify", url) == 0
-    assert f"{url}: 48 images in 3 shards, all as written" in capsys.readouterr().out
+    assert f"{url}: 48 images in 3 shards, no damage found" in capsys.readouterr().out
     server.always["val.tok/shards/00000.tiles"] = "corrupt"
     assert run("verify", f"{server.url}/val.tok") == 5
     assert "shards/00000.tiles is damaged" in capsys.readouterr().err
@@ -144,8 +144,8 @@ def test_tokenize_like_a_remote_store(server: FlakyServer, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("code", "words", "hint"),
     [
-        (7, ["column", "{}/train.tok", "score", "{scores}"], "can only be read"),
-        (7, ["annotate", "{images}", "--model", "x", "--store", "{}/train.tok"], "can only be read"),
+        (7, ["column", "{}/train.tok", "score", "{scores}"], "is read-only"),
+        (7, ["annotate", "{images}", "--model", "x", "--store", "{}/train.tok"], "is read-only"),
         (3, ["inspect", "{}/nothing.tok"], "is not a token store"),
         (3, ["inspect", "ftp://host/x.tok"], "http, https, s3, gs, memory"),
         (3, ["inspect", "simplecache::s3://bucket/x.tok"], "http, https, s3, gs, memory"),

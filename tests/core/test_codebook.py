@@ -62,10 +62,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "half codebook": (spoil(codebook=zeros(6, 3, kind=np.float16)), "no codebook"),
     "too few numbers": (spoil(used=np.arange(5)), "no codebook"),
     "another codebook": (spoil(codebook=zeros(6, 3)), "not the codebook that the model was trained with"),
-    "a table of fewer codes": (spoil(table=zeros(5, 3)), "table that does not fit"),
-    "a table of other width": (spoil(table=zeros(6, 4)), "table that does not fit"),
-    "a table of no numbers": (spoil(table=zeros(6, 3, value=np.nan)), "table that does not fit"),
-    "an endless table": (spoil(table=zeros(6, 3, value=np.inf)), "table that does not fit"),
+    "a table of fewer codes": (spoil(table=zeros(5, 3)), "do not fit its codebook"),
+    "a table of other width": (spoil(table=zeros(6, 4)), "do not fit its codebook"),
+    "a table of no numbers": (spoil(table=zeros(6, 3, value=np.nan)), "do not fit its codebook"),
+    "an endless table": (spoil(table=zeros(6, 3, value=np.inf)), "do not fit its codebook"),
 }
 
 

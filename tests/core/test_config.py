@@ -252,7 +252,7 @@ def test_literal_lists_what_is_possible() -> None:
 
 def test_a_dataclass_that_refuses_becomes_a_config_error() -> None:
     message = refused({"title": "x", "figures": ["box", {"name": "circle", "radius": -1}]})
-    assert message == "figures.1 is refused: a radius of -1.0"
+    assert message == "invalid settings of figures.1: a radius of -1.0"
 
 
 def test_override_sets_inner_values() -> None:
@@ -311,7 +311,7 @@ def test_a_name_that_stands_twice_is_refused() -> None:
             apply()
         where = "steps.second.job.figures.circle"
         assert str(caught.value).startswith(f"'circle' in '{where}")
-        assert str(caught.value).endswith("stands at 0 and 2: give the position instead")
+        assert str(caught.value).endswith("is at 0 and 2: give the index instead")
         assert caught.value.exit_code == 4
     plan = resolve(Plan(), assignments=["steps.second.job.figures.2.radius=1"])
     assert plan.steps[1].job.figures == (Circle(), Box(), Circle())
@@ -331,8 +331,8 @@ def test_a_mapping_over_a_list_changes_the_items_it_names(tmp_path: Path) -> Non
     ("text", "message"),
     [
         ("figures: {circel: {radius: 1}}", "no 'circel' in the list of 'figures.circel': did you mean 'circle'?"),
-        ("figures: {5: {radius: 1}}", "'5' in 'figures.5' is no position in a list of 2"),
-        ("grid: {x: 1}", "'x' in 'grid.x' is no position in a list of 2"),
+        ("figures: {5: {radius: 1}}", "'5' in 'figures.5' is not an index of a list of 2"),
+        ("grid: {x: 1}", "'x' in 'grid.x' is not an index of a list of 2"),
     ],
 )
 def test_a_mapping_over_a_list_names_what_is_there(text: str, message: str, tmp_path: Path) -> None:
@@ -365,14 +365,14 @@ def test_override_leaves_its_input_alone() -> None:
     ("assignment", "message"),
     [
         ("limit", "override 'limit' has no '='"),
-        ("grid.2=1", "'2' in 'grid.2' is no position in a list of 2: count from 0"),
-        ("grid.x=1", "'x' in 'grid.x' is no position in a list of 2: count from 0"),
-        ("grid.-1=1", "'-1' in 'grid.-1' is no position in a list of 2: count from 0"),
-        ("figures.2.radius=1", "'2' in 'figures.2.radius' is no position in a list of 2: count from 0"),
-        ("figures.-1.radius=1", "'-1' in 'figures.-1.radius' is no position in a list of 2: count from 0"),
+        ("grid.2=1", "'2' in 'grid.2' is not an index of a list of 2: count from 0"),
+        ("grid.x=1", "'x' in 'grid.x' is not an index of a list of 2: count from 0"),
+        ("grid.-1=1", "'-1' in 'grid.-1' is not an index of a list of 2: count from 0"),
+        ("figures.2.radius=1", "'2' in 'figures.2.radius' is not an index of a list of 2: count from 0"),
+        ("figures.-1.radius=1", "'-1' in 'figures.-1.radius' is not an index of a list of 2: count from 0"),
         ("figures.circel.radius=1", "no 'circel' in the list of 'figures.circel.radius': did you mean 'circle'?"),
         ("figures.circle.radios=1", "unknown key 'figures.0.radios': did you mean 'radius'?"),
-        ("mode.inner=1", "'mode.inner' goes into a plain value"),
+        ("mode.inner=1", "'mode.inner' names a key inside a plain value"),
         ("optimiser.stepps=1", "did you mean 'steps'?"),
         ("=1", "unknown key ''"),
         ("limit=[1", "override 'limit=[1' is not YAML"),

@@ -145,7 +145,7 @@ def test_table_and_plot_are_written(whole: tuple[Path, dict[str, Any]]) -> None:
     text = (out / "table.md").read_text()
     assert all(f"| {row['row']} |" in text for row in results["rows"])
     assert "random_resized_crop" in text  # pixel rows name their augmentation
-    assert "Deviation between seeds" in text
+    assert "Standard deviation between seeds" in text
     assert Image.open(out / "storage-accuracy.png").size[0] > 400
     assert without_times(json.loads((out / "results.json").read_bytes())) == without_times(results)
     plain = next(row for row in results["rows"] if row["row"] == "plain")
@@ -215,7 +215,7 @@ def test_killed_for_real_and_run_again(data: Path, tmp_path: Path) -> None:
         (("pixels:3",), "value"),
         (("tokens@x",), "seeds"),
         (("pixels", "pixels@2"), "twice"),
-        ((), "none at all"),
+        ((), "there are no rows"),
     ],
 )
 def test_bad_rows_are_refused_before_anything_is_written(
@@ -234,7 +234,7 @@ def test_bad_data_are_refused_before_anything_is_written(data: Path, images: Pat
 
     refuses(InputError, "no folder", images=tmp_path / "nowhere")
     few = write_images(tmp_path / "few", classes=2)
-    refuses(InputError, "lacks the class", val=few)
+    refuses(InputError, "lacks class", val=few)
     refuses(InputError, "does not know", images=few)
     refuses(ConfigError, "unknown recipe", pixel_recipe="tiny_pixle")
     refuses(InputError, "no tokenizer", tokenizers=[tmp_path / "few"])
@@ -247,13 +247,13 @@ def test_bad_data_are_refused_before_anything_is_written(data: Path, images: Pat
 def test_codes_that_no_recipe_takes_are_refused(data: Path, tmp_path: Path) -> None:
     config = VitVqConfig(patch=8, codes=32, code_dim=8, width=16, depth=1, heads=2)
     save_tokenizer(tmp_path / "coarse", config.build(3, (32, 32), 0), config, (32, 32))
-    with pytest.raises(ConfigError, match="takes codes of 4x4"):
+    with pytest.raises(ConfigError, match="takes 4x4 codes"):
         job(data, tmp_path / "out", ("tokens",), tokenizers=[tmp_path / "coarse"]).run()
 
 
 def test_another_comparison_in_the_same_place_is_refused(whole: tuple[Path, dict[str, Any]], data: Path) -> None:
     out, _ = whole
-    with pytest.raises(OutputError, match="another comparison"):
+    with pytest.raises(OutputError, match="a comparison with other settings"):
         job(data, out, settings=("fit.steps=4",)).run()
     with pytest.raises(OutputError, match="other files"):
         job(data, data).run()
@@ -288,6 +288,6 @@ def test_what_a_killed_write_left_is_cleared_and_one_process_works_at_a_time(dat
 def test_recipes_and_shares_are_checked_before_anything_is_written(data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="takes ids but gets pixels"):
         job(data, tmp_path / "out", ("pixels",), pixel_recipe="tiny_token").run()
-    with pytest.raises(ConfigError, match=r"row 'uniform:0.01' does not fill a batch of 8"):
+    with pytest.raises(ConfigError, match=r"row 'uniform:0.01' has fewer images than a batch"):
         job(data, tmp_path / "out", ("pixels", "uniform:0.01")).run()
     assert not (tmp_path / "out").exists()

@@ -39,7 +39,7 @@ def test_a_list_is_run_once(store: Path, val_store: Path, tmp_path: Path) -> Non
 
 def test_another_trial_in_its_place_is_refused(store: Path, val_store: Path, tmp_path: Path) -> None:
     run_trial(trial("a", 0, store, val_store), tmp_path, "cpu", quiet=True)
-    with pytest.raises(OutputError, match="another trial"):
+    with pytest.raises(OutputError, match="a run with other settings"):
         run_trial(trial("a", 0, store, val_store, width=32), tmp_path, "cpu", quiet=True)
 
 

@@ -187,7 +187,7 @@ def test_rows_are_judged_by_the_figure_of_their_task(
     monkeypatch.setitem(recipes._entries, "tiny_scored", Recipe("tiny_scored", "test", "tiny", scored))
     monkeypatch.setattr(ClassifyScoredConfig, "task", Task(metric="top5"))
     monkeypatch.setitem(validation.BY_METRIC, "top5", lambda source: Accuracy())
-    with pytest.raises(ConfigError, match="row 'tiny_scored' is judged by top5, row 'tiny_first' by top1"):
+    with pytest.raises(ConfigError, match="row 'tiny_scored' is evaluated by top5, row 'tiny_first' by top1"):
         table(data, tmp_path / "out", "tiny_first", "tiny_scored").rows()
     results = table(data, tmp_path / "out", "tiny_scored@2").run()
     found = [
@@ -197,7 +197,7 @@ def test_rows_are_judged_by_the_figure_of_their_task(
     assert (results["metric"], results["higher_is_better"]) == ("top5", True)
     assert results["rows"][0]["top5"] == found
     assert results["rows"][0]["mean"] == pytest.approx(mean(found))
-    assert "| seeds | top5 | from" in (tmp_path / "out/table.md").read_text()
+    assert "| seeds | top5 | vs" in (tmp_path / "out/table.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -205,17 +205,17 @@ def test_rows_are_judged_by_the_figure_of_their_task(
     [
         (("tiny_frist",), "unknown recipe 'tiny_frist': did you mean 'tiny_first'"),
         (("tiny_chian",), "did you mean 'tiny_chain'"),
-        (("tiny_first@0",), "makes no sense"),
-        (("tiny_first@x",), "makes no sense"),
-        (("tiny_first@-1",), "makes no sense"),
-        (("tiny_first@1.5",), "makes no sense"),
-        (("tiny_first@",), "makes no sense"),
-        (("@2",), "makes no sense"),
-        (("",), "makes no sense"),
-        (("name: ",), "makes no sense"),
-        (("tiny_first", "tiny_first@2"), "named twice"),
-        (("a: tiny_first", "a: tiny_second"), "named twice"),
-        ((), "there is none"),
+        (("tiny_first@0",), "cannot parse row"),
+        (("tiny_first@x",), "cannot parse row"),
+        (("tiny_first@-1",), "cannot parse row"),
+        (("tiny_first@1.5",), "cannot parse row"),
+        (("tiny_first@",), "cannot parse row"),
+        (("@2",), "cannot parse row"),
+        (("",), "cannot parse row"),
+        (("name: ",), "cannot parse row"),
+        (("tiny_first", "tiny_first@2"), "two rows have one name"),
+        (("a: tiny_first", "a: tiny_second"), "two rows have one name"),
+        ((), "there are no rows"),
         (("tiny_first model.widht=3",), "width"),
         (("tiny_first nonsense",), "nonsense"),
         (("tiny_chain fit.steps=3",), "fit"),
@@ -316,11 +316,11 @@ def test_another_table_in_the_same_place_is_refused(data: Path, tmp_path: Path, 
         {"artefacts": Artefacts(tokenizer=tmp_path / "tokenizer")},
         {"artefacts": Artefacts(maps=tmp_path / "maps")},
     ):
-        with pytest.raises(OutputError, match="out holds another table"):
+        with pytest.raises(OutputError, match="out holds a table with other settings"):
             table(data, out, "a: tiny_first", **changes).run()
-    with pytest.raises(OutputError, match="another table"):
+    with pytest.raises(OutputError, match="a table with other settings"):
         replace(table(data, out, "a: tiny_first"), val=data / "x.tok").run()
-    with pytest.raises(OutputError, match="another trial"):
+    with pytest.raises(OutputError, match="a run with other settings"):
         table(data, out, "a: tiny_second").run()
     with pytest.raises(OutputError, match="holds other files"):
         table(data, data, "a: tiny_first").run()
@@ -365,7 +365,7 @@ def test_rows_start_from_runs(data: Path, tmp_path: Path) -> None:
     }
     assert starts["fresh"] is None
     assert (out / "runs/begun/seed-0/run" / starts["begun"]).resolve() == (tmp_path / "pre").resolve()
-    with pytest.raises(OutputError, match="another trial"):
+    with pytest.raises(OutputError, match="a run with other settings"):
         table(data, out, "fresh: tiny_first", "begun: tiny_first").run()
 
 
@@ -392,9 +392,9 @@ def test_plans_leave_nothing_behind(data: Path, tmp_path: Path, monkeypatch: pyt
     assert minutes["c"] > 0
     assert found["minutes"] == pytest.approx(3 * minutes["tiny_first"] + 2 * minutes["c"])
     # 1.96 sqrt(2) deviations, by the normal distribution; half of the variance for two seeds
-    assert (
-        "by 1 points, two rows of one seed are told apart from 2.8 points on, of two seeds from 2.0"
-        in (found["smallest_difference"])
+    assert found["noise"] == (
+        "with one seed per row, differences below 2.8 points are within noise (95 %), with two seeds below 2.0, "
+        "assuming a standard deviation of 1 points between seeds"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -418,13 +418,13 @@ def test_markdown_by_hand() -> None:
     assert lines[2:5] == [
         "| a | 2 | 50.0 ± 1.2 |  | 1.5 |",
         "| b | 2 | 61.0 ± 2.0 | +11.0 | 1.5 |",
-        "| c | 1 | 49.5 | -0.5 (*not resolved*) | 1.5 |",
+        "| c | 1 | 49.5 | -0.5 (*within noise*) | 1.5 |",
     ]
     assert lines[5] == ""
     # Student's t of 2 degrees of freedom, 4.303, times sqrt(2) deviations
     assert lines[6] == (
-        "Deviation between seeds 1.66 points (2 degrees of freedom): two rows of one seed are told apart from "
-        f"{4.303 * 2**0.5 * 1.66:.1f} points on."
+        "Standard deviation between seeds: 1.66 points (2 degrees of freedom). With one seed per row, differences "
+        f"below {4.303 * 2**0.5 * 1.66:.1f} points are within noise (95 %)."
     )
 
 
@@ -439,7 +439,7 @@ def test_places_are_claimed_once(tmp_path: Path) -> None:
     claim(tmp_path, {"a": 1}, "table")
     claim(tmp_path, {"a": 1}, "table")
     assert json.loads((tmp_path / "settings.json").read_text()) == {"a": 1}
-    with pytest.raises(OutputError, match="another table"):
+    with pytest.raises(OutputError, match="a table with other settings"):
         claim(tmp_path, {"a": 2}, "table")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/letter.txt").write_text("dear")
@@ -481,7 +481,7 @@ def test_settings_and_errors_of_the_command(data: Path, tmp_path: Path, capsys: 
     assert "depth: 2\n" in settings
     for lines, kind, words in (
         (["tiny_frist"], ConfigError, "did you mean 'tiny_first'"),
-        (["tiny_first"], OutputError, "holds another table"),
+        (["tiny_first"], OutputError, "holds a table with other settings"),
     ):
         assert command(*lines, *places) == kind.exit_code
         assert words in capsys.readouterr().err

@@ -69,7 +69,7 @@ def test_rows_are_what_stores_and_images_say_and_the_second_time_reads_them(root
     before |= {path: path.stat().st_mtime_ns for path in (root / "out").rglob("run/checkpoints/latest")}
     assert views(root).run() == results
     assert before == {path: path.stat().st_mtime_ns for path in before}
-    with pytest.raises(OutputError, match="another comparison"):
+    with pytest.raises(OutputError, match="a comparison with other settings"):
         views(root, steps=3).run()
 
 
@@ -79,7 +79,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(root: Path, tmp_
     for tokenizers in ((), (root / "vq", root / "vq"), (tmp_path / "odd",)):
         with pytest.raises(ConfigError):
             TokenizerViews(tokenizers, root / "train", root / "val", tmp_path / "out").run()
-    with pytest.raises(ConfigError, match="counted from one"):
+    with pytest.raises(ConfigError, match="must be at least 1"):
         TokenizerViews((root / "vq",), root / "train", root / "val", tmp_path / "out", seeds=0).run()
     assert not (tmp_path / "out").exists()
 

@@ -83,12 +83,12 @@ def test_any_integer_type_gives_the_same_bytes(dtype: type[np.integer]) -> None:
 def test_code_outside_the_vocabulary_is_refused_with_its_place(code: int) -> None:
     ids = np.zeros((3, 4), np.int64)
     ids[1, 2] = code
-    with pytest.raises(InputError, match=rf"code {code} at place 2 of image 1 is outside 0\.\.7"):
+    with pytest.raises(InputError, match=rf"code {code} \(position 2, image 1\) is outside 0\.\.7"):
         Packed(4, 8).encode(ids)
 
 
 def test_record_of_another_size_is_refused() -> None:
-    with pytest.raises(DamageError, match="another size"):
+    with pytest.raises(DamageError, match="size of its codes"):
         Packed(4, 8).decode(np.zeros(8, np.uint8), np.array([0, 2]), np.array([2, 3]))
 
 

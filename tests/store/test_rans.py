@@ -221,7 +221,7 @@ def test_the_choice_is_the_smallest_with_tables_counted() -> None:
 @pytest.mark.parametrize("name", ["rans", "rans-context", "rans-stack", "pairwise"])
 def test_a_code_outside_the_vocabulary_is_refused_with_its_position(name: str) -> None:
     codec = codecs[name].fit(np.zeros((3, 4), int), 5, 2)
-    with pytest.raises(InputError, match=r"code 5 at place 3 of image 1 is outside 0\.\.4"):
+    with pytest.raises(InputError, match=r"code 5 \(position 3, image 1\) is outside 0\.\.4"):
         codec.encode(np.array([[0, 0, 0, 0], [0, 0, 0, 5]]))
 
 

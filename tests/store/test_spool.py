@@ -121,16 +121,16 @@ def test_spool_is_found_again_with_its_parts(tmp_path: Path, again: str) -> None
 def test_another_plan_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     spool = spooled(tmp_path / "out.tok")
     before = files(spool.path)
-    with pytest.raises(OutputError, match=r"out\.tok\.spool holds the codes of something else"):
+    with pytest.raises(OutputError, match=r"out\.tok\.spool holds codes of other images"):
         Spool.create(spool.path, replace(PLAN, **change), CODEBOOK)
     assert files(spool.path) == before
 
 
 def test_another_codebook_is_refused(tmp_path: Path) -> None:
     spool = spooled(tmp_path / "out.tok")
-    with pytest.raises(OutputError, match="holds the codes of something else"):
+    with pytest.raises(OutputError, match="holds codes of other images"):
         Spool.create(spool.path, PLAN, CODEBOOK + 1)
-    with pytest.raises(OutputError, match="holds the codes of something else"):
+    with pytest.raises(OutputError, match="holds codes of other images"):
         Spool.create(spool.path, replace(PLAN, vocabulary=11), np.zeros((11, 2)))
 
 

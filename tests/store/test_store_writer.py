@@ -133,7 +133,7 @@ def test_nothing_appears_before_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", [-1, 2, 300, 2**40])
 def test_label_out_of_range_is_refused(tmp_path: Path, label: int) -> None:
-    with pytest.raises(InputError, match=rf"labels .*{label}.* for 2 classes"):
+    with pytest.raises(InputError, match=rf"labels .*{label}.* do not fit 2 classes"):
         write(tmp_path / "out.tok", zeros(), [0, label, 1])
     assert left(tmp_path) == []
 
@@ -151,7 +151,7 @@ def test_another_grid_is_refused(tmp_path: Path) -> None:
             writer.add(zeros(1, 2, 3), [0], ["x"])
             writer.add(zeros(1, 3, 2), [0], ["y"])
 
-    with pytest.raises(InputError, match=r"a grid of \(3, 2\) in a store of \(2, 3\)"):
+    with pytest.raises(InputError, match=r"grid \(3, 2\) does not fit a store of \(2, 3\)"):
         fill()
     assert left(tmp_path) == []
 

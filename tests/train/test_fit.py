@@ -222,7 +222,7 @@ def test_a_bad_step_is_skipped_and_its_samples_saved(name: str, bad: int, store:
 
 
 def test_many_bad_steps_stop_the_run(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="3 steps in a row, up to step 5"):
+    with pytest.raises(TrainingError, match="3 consecutive steps, up to step 5"):
         fit(poisoned(store, tmp_path / "run", {2, 3, 4, 5, 6}, patience=3))
 
 

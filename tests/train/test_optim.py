@@ -122,7 +122,7 @@ def test_a_negative_rate_of_the_stem_and_a_network_that_names_none_are_refused()
         OptimConfig(stem_scale=float("nan"))
     holder = torch.nn.Module()
     holder.model, holder.p = torch.nn.Module(), torch.nn.Parameter(torch.zeros(2))
-    with pytest.raises(ConfigError, match="a Module does not name its stem"):
+    with pytest.raises(ConfigError, match="needs a model with a stem, and Module has none"):
         build_optimiser(holder, OptimConfig(stem_scale=0.5))
 
 

@@ -42,7 +42,7 @@ def test_sigterm_saves_and_exits_with_75_and_goes_on(store: Path, tmp_path: Path
     _, said = running.communicate(timeout=60)
     assert running.returncode == 75
     assert said.splitlines()[-1].startswith("tilework: stopped after step")
-    assert "run it again" in said
+    assert "repeat the command" in said
     saved = int((out / "checkpoints/latest").read_text().strip().removeprefix("step-"))
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert lines[-1]["step"] == saved
@@ -95,4 +95,4 @@ def test_sigterm_outside_of_training_ends_with_75_too(tmp_path: Path) -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 75
-    assert ended.stderr == "tilework: stopped by a signal: run it again to go on\n"
+    assert ended.stderr == "tilework: stopped by a signal: repeat the command to resume\n"

@@ -34,5 +34,5 @@ def test_polynomial() -> None:
     "wrong", [{"epochs": 0}, {"epochs": 2, "steps": 9}, {"batch": 10, "accumulate": 3}, {"log_every": 0}]
 )
 def test_senseless_settings_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"must be|split"):
+    with pytest.raises(ValueError, match=r"must be|not divisible"):
         FitConfig(**wrong)

@@ -1,1 +1,1 @@
-"""Looks at one trained model or one data set: relevance, mixtures, augmentations, stems."""
+"""Figures about trained models: attribution, mixed images, augmentations, stems."""

@@ -1,4 +1,4 @@
-"""Mixtures, their labels and what is in their tokens as pictures (TL-Align, figure 4; supplement, figures 2 and 3).
+"""Mixed images, their labels and the content of their tokens (TL-Align, figure 4; supplement, figures 2 and 3).
 
 B images | N tokens | L blocks
 """
@@ -28,19 +28,20 @@ from tilework.report import label_maps, ratio_panels, rows_of_pictures
 from tilework.tokenizers import load_tokenizer
 
 STRATEGIES: dict[str, type[PatchMixing]] = {"CutMix": PatchCutMix, "random": RandomMix, "block-wise": BlockMix}
-SEED, PAIRS, PART = 3, 256, 64  # pairs that the figures in results.json are of, and how many at once
+SEED, PAIRS, PART = 3, 256, 64  # PAIRS: mixed images that results.json averages over; PART: at a time
 
 
 def align_views(
     run: Path, data: Location, out: Path, tokenizer: Path | None = None, count: int = 8, device: str = "auto"
 ) -> dict[str, Any]:
-    """Write pictures of mixtures, label maps and ratios over layers; returns what is in results.json."""
+    """Write figures of mixed images, label maps and shares by layer; returns what results.json holds."""
     chosen = pick_device(device)
     one = Explained.open(run, data, chosen)
     if not one.model.tracks:
-        raise ConfigError(f"{run} trained a model that cannot follow mixtures", "give the run of a ViT or Swin")
+        hint = "give a run of a ViT, T2T-ViT, PVT or Swin"
+        raise ConfigError(f"the model of {run} cannot track mixed labels (TL-Align)", hint)
     if not 1 < count <= len(one.source):
-        raise ConfigError(f"{count} mixtures of {len(one.source)} images cannot be shown", "change --count")
+        raise ConfigError(f"--count {count} is not between 2 and the {len(one.source)} images", "change --count")
     decoder = None if tokenizer is None else load_tokenizer(tokenizer)[0].to(chosen).requires_grad_(False)
     index = some(len(one.source), count)
     batch = mixable(one, index, chosen)
@@ -60,24 +61,24 @@ def align_views(
 
 
 def mixable(one: Explained, index: np.ndarray, device: torch.device) -> Batch:
-    """Samples as the model takes them."""
+    """Samples as the model takes them, not mixed yet."""
     batch = one.source.batch(index).to(device)
     return apply_all(one.steps, batch, Draws(SEED, 0, batch.index))
 
 
 def strategy(batch: Batch, kind: type[PatchMixing], grid: tuple[int, int]) -> Mix:
-    """A mixture of whole tokens. grid: of the model."""
+    """A mixture of whole tokens. grid: token grid of the model."""
     return kind(batch.x.shape[-1] // grid[1]).sample(Draws(SEED, 0, batch.index), batch)
 
 
 def agreement(one: Explained, device: torch.device) -> dict[str, Any]:
-    """How far label rules lie from the similarity of what the head reads, and go along with it, over pairs."""
+    """Distance and correlation between label rules and token similarity, over many mixed images."""
     index = some(len(one.source), min(PAIRS, len(one.source)))
     index = index[: len(index) - (len(index) % PART == 1)]  # one alone has no partner
     number = torch.from_numpy(index).to(device)
 
     def mixed(batch: Batch) -> MixingRatios:
-        batch = batch.changed(index=number[batch.index])  # what is drawn depends on the sample, not on its turn
+        batch = batch.changed(index=number[batch.index])  # draws depend on the sample, not on its position here
         return mixing_ratios(one.model, batch.x, strategy(batch, PatchCutMix, one.model.grid))
 
     ratio = MixingRatio()
@@ -86,31 +87,31 @@ def agreement(one: Explained, device: torch.device) -> dict[str, Any]:
         "pairs": found["pairs"],
         "distance": {name: _numbers(x) for name, x in ratio.distance().items()},
         "correlation": {name: _numbers(x) for name, x in ratio.correlation().items()},
-        "moved": found["moved"],  # from the area, by TL-Align
+        "moved": found["moved"],  # mean change of the labels by TL-Align
     }
 
 
 def some(total: int, count: int) -> np.ndarray:
-    """Samples in random order: neighbours are mixed, and mostly of different classes."""
+    """Indices in random order: neighbours get mixed, and are mostly of different classes."""
     return np.random.default_rng(SEED).permutation(total)[:count]
 
 
 def _label_rows(
     pictures: Tensor, mixed: Tensor, ratios: MixingRatios, mix: Mix, grid: tuple[int, int]
 ) -> list[tuple[str, np.ndarray, list[str]]]:
-    """Figure 3: the pair, the mixture, the labels as mixed and as aligned after the last block."""
+    """Figure 3: both images, the mixture, its labels by area and after the last block by TL-Align."""
     first, last = ratios.own.cpu().numpy(), ratios.last_map(grid).cpu().numpy()
     return [
         ("first", _array(pictures), []),
         ("second", _array(pictures[mix.partner]), []),
         ("mixed", _array(mixed), []),
-        ("as mixed", first, [f"area {share:.0%}" for share in ratios.area.tolist()]),
-        ("aligned", last, [f"aligned {share:.0%}" for share in ratios.read.tolist()]),
+        ("labels by area", first, [f"first {share:.0%}" for share in ratios.area.tolist()]),
+        ("TL-Align", last, [f"first {share:.0%}" for share in ratios.read.tolist()]),
     ]
 
 
 def _panels(ratios: MixingRatios) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """Figure 4: shares in what the head reads over the blocks, for every mixture."""
+    """Figure 4: share of the first image in the class token or pooled tokens, by block, for every mixture."""
     aligned, similarity = (ratios.of_image(x).cpu().numpy() for x in (ratios.aligned, ratios.similarity))  # (L, B)
     layers = 1 + len(aligned)
     panels = []

@@ -1,4 +1,4 @@
-"""What augmentations do to codes, decoded and seen by a classifier (SeiT++, figures 3, 5, A, B, C, D; SeiT, A.1, A.2).
+"""Token augmentations, decoded and in the features of a classifier (SeiT++, figures 3, 5, A-D; SeiT, A.1, A.2).
 
 n samples | C code dim | H, W code grid | D width
 """
@@ -40,19 +40,19 @@ KINDS = {
     "affine": Geometry(crop=0.0, flip=0.0, turn=1.0),
     "resized crop": Geometry(crop=1.0, flip=0.0, turn=0.0, area=(0.3, 0.6)),
 }
-LABELS_STAY = Geometry(area=(0.35, 1.0), crop=1.0, flip=0.5, turn=0.5)
+LABEL_PRESERVING = Geometry(area=(0.35, 1.0), crop=1.0, flip=0.5, turn=0.5)
 CLASSES, EACH = 10, 60  # of the separability figure
 
 
 @dataclass(frozen=True)
 class Views:
-    """What pictures are made with."""
+    """Decoder and TokenAdapt that the images are made with."""
 
     tokenizer: Tokenizer
     adapter: Adapter
 
     def decode(self, z: Tensor) -> Tensor:
-        """Pictures of code vectors, (n, 3, H, W). z: (n, C, H, W)."""
+        """Images decoded from code vectors, (n, 3, H, W). z: (n, C, H, W)."""
         return self.tokenizer.pixels(z.permute(0, 2, 3, 1)).clamp(0, 1)
 
     def lookup(self, ids: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Views:
         return look_up(ids, self.adapter.vectors)
 
     def geometry(self, batch: Batch) -> dict[str, dict[str, Tensor]]:
-        """Each augmentation of the code vectors themselves, through TokenAdapt, and of the decoded picture."""
+        """Each augmentation applied to code vectors, through TokenAdapt, and to the decoded image."""
         z, draws = self.lookup(batch.x), Draws(1, 0, batch.index)
         count, size = len(z), (z.shape[2], z.shape[3])
         double = (2 * size[0], 2 * size[1])
@@ -83,10 +83,10 @@ class Views:
         return shown
 
     def colours(self, batch: Batch) -> dict[str, Tensor]:
-        """Changes of colour on code vectors, decoded."""
+        """Colour augmentations of code vectors, decoded."""
         z = self.lookup(batch.x)
         torch.manual_seed(0)
-        scale = self.adapter.vectors.std()  # of code vectors: noise is as strong as where they are standardised
+        scale = self.adapter.vectors.std()  # makes noise as strong as on standardised code vectors
         noise, constant = scale * torch.randn_like(z), scale * torch.randn(len(z), z.shape[1], 1, 1, device=z.device)
         changed = {
             "original": z,
@@ -96,7 +96,7 @@ class Views:
             "constants (A.2)": z + constant,
             "Emb-Noise": z + noise + constant,
             "ColorAdapt": adapt_colour(z, z.roll(1, 0)),
-            "colours of": z.roll(1, 0),
+            "colour reference": z.roll(1, 0),
         }
         return {name: self.decode(x) for name, x in changed.items()}
 
@@ -112,16 +112,16 @@ def augment_views(
     count: int = 8,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Write pictures of augmentations, the separability of a run's features, and curves of runs.
+    """Write figures of augmentations, class separability of features, and training curves.
 
-    runs: the first is the classifier whose features are looked at. pixels: a pixel run and a folder of images.
+    runs: features come from the first, curves from all. pixels: a run on pixels and a folder of images.
     """
     chosen, trained = pick_device(device), [Trained.open(path) for path in runs]
     source = open_source(data, (0, 0), 0.0)
     if not isinstance(source, TokenSource) or source.codebook is None:
-        raise InputError(f"{data} is no token store", "give the codes of images")
+        raise InputError(f"{data} is not a token store", "run 'tilework tokenize' first")
     if not 0 < count <= len(source):
-        raise ConfigError(f"{count} pictures of {len(source)} images cannot be shown", "change --count")
+        raise ConfigError(f"--count {count} is not between 1 and the {len(source)} images", "change --count")
     decoder, _ = decoder_of(tokenizer, source.codebook)
     views = Views(decoder.to(chosen), Adapter.open(adapter, source.codebook, chosen))
     batch = source.batch(np.linspace(0, len(source) - 1, count).astype(np.int64)).to(chosen)
@@ -149,18 +149,17 @@ def augment_views(
 def token_features(
     trained: Trained, data: Location, adapter: Path | None, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Features of augmented codes of some classes, and labels: moved as they are, or through TokenAdapt."""
+    """Features of augmented codes of some classes, and labels; augmented directly, or through TokenAdapt."""
     model, opened = trained.classifier.to(device).eval(), trained.on(data, device, classes="any")
     source, codebook = opened.source, opened.source.codebook
     if codebook is None or source.stage != "ids":
-        raise InputError(
-            f"{trained.path} is no classifier of such codes", "give a run on a store of the same tokenizer"
-        )
+        what = f"{trained.path} is not a classifier of codes of this tokenizer"
+        raise InputError(what, "give a run trained on a token store of it")
     network = None if adapter is None else Adapter.open(adapter, codebook, device)
     found, labels = [], []
     for part in _some_of_each(source):
         part = part.to(device)
-        affine, size = LABELS_STAY.sample(Draws(2, 0, part.index), part), source.grid
+        affine, size = LABEL_PRESERVING.sample(Draws(2, 0, part.index), part), source.grid
         if network is None:
             grid = F.affine_grid(affine, [len(part.x), 1, *size], align_corners=False)
             moved = F.grid_sample(part.x[:, None].float(), grid, "nearest", "border", align_corners=False)
@@ -174,15 +173,15 @@ def token_features(
 
 
 def pixel_features(path: Path, images: Path, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The same of pixels, with a pixel run."""
+    """Features of augmented images of some classes, and labels, by a run on pixels."""
     trained = Trained.open(path)
     if trained.spec.stage != "pixels":
-        raise InputError(f"{path} is no classifier of pixels", "give a run on images")
+        raise InputError(f"{path} was not trained on pixels", "give a run on images")
     model, opened = trained.classifier.to(device).eval(), trained.on(images, device)
     found, labels = [], []
     for part in _some_of_each(opened.source):
         part = part.to(device)
-        affine = LABELS_STAY.sample(Draws(2, 0, part.index), part)
+        affine = LABEL_PRESERVING.sample(Draws(2, 0, part.index), part)
         moved = part.changed(x=warp(part.x.float(), affine, trained.run.size))
         found.append(model(apply_all(opened.steps, moved, Draws(0, 0, part.index)).x).tokens.mean(1))
         labels.append(part.target.ids[:, 0])
@@ -190,7 +189,7 @@ def pixel_features(path: Path, images: Path, device: torch.device) -> tuple[Tens
 
 
 def separability(x: Tensor, labels: Tensor) -> float:
-    """Accuracy of a linear classifier on half of the points, learnt from the others."""
+    """Accuracy of a linear classifier, trained on one half of the points and tested on the other."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)
     with torch.inference_mode(False):
         x, labels = x.clone()[order], labels.clone().unique(return_inverse=True)[1][order]
@@ -199,13 +198,13 @@ def separability(x: Tensor, labels: Tensor) -> float:
 
 
 def projected(x: Tensor) -> np.ndarray:
-    """The two directions of largest variance, (n, 2)."""
+    """Projection onto the first two principal components, (n, 2)."""
     centred = x - x.mean(0)
     return (centred @ torch.linalg.svd(centred, full_matrices=False)[2][:2].T).cpu().numpy()
 
 
 def _some_of_each(source: Source) -> list[Batch]:
-    """The first samples of some classes, spread over all, in batches by class."""
+    """The first samples of evenly spaced classes, one batch per class."""
     labels = source.labels
     chosen = np.linspace(0, len(source.classes) - 1, min(CLASSES, len(source.classes))).round().astype(int)
     found = [np.flatnonzero(labels == label)[:EACH] for label in chosen]

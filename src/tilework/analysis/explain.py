@@ -1,4 +1,4 @@
-"""Pictures of where models look, for one or two of them and the classes they hold most likely.
+"""Attribution maps of classifiers for their top predicted classes.
 
 B images | H, W pixels | h, w token grid
 """
@@ -40,18 +40,18 @@ OF_A_CLASS = {
 
 @dataclass(frozen=True)
 class Explained:
-    """A model, its data, and what leads from one to the other."""
+    """A model, its data, and the preprocessing between them."""
 
     name: str
     model: Model
     source: Source
     steps: tuple[AnyStep, ...]
     classes: tuple[str, ...]
-    crop: tuple[int, int] | None  # of the evaluation pipeline
+    crop: tuple[int, int] | None  # centre crop of the evaluation pipeline
 
     @staticmethod
     def open(path: Path, data: Location, device: torch.device) -> Explained:
-        """A run and the data to look at."""
+        """Open a run and data to explain."""
         trained = Trained.open(path)
         model, opened = trained.classifier.to(device).eval(), trained.on(data, device)
         crop = next((step.size for step in trained.run.evaluation if isinstance(step, CentreCrop)), None)
@@ -60,7 +60,7 @@ class Explained:
     def pictures(
         self, index: np.ndarray, tokenizer: Tokenizer | None, device: torch.device, mix: Mix | None = None
     ) -> Tensor:
-        """What the model sees as pixels in [0, 1], (B, 3, H, W); codes are decoded, mixed if they are to be."""
+        """The model's input as pixels in [0, 1], (B, 3, H, W), decoded from codes and mixed if `mix` is given."""
         x = self.source.batch(index).x.to(device)
         if self.source.stage == "pixels":
             height, width = self.crop or (x.shape[2], x.shape[3])
@@ -68,11 +68,11 @@ class Explained:
             pixels = x[..., top : top + height, left : left + width].float() / 255
             return pixels if mix is None else mix.apply(pixels)
         if tokenizer is None or self.source.codebook is None:
-            raise ConfigError("pictures of codes need their tokenizer", "add --tokenizer TOKENIZER")
+            raise ConfigError("a token store can be drawn only with its tokenizer", "add --tokenizer DIRECTORY")
         tokenizer.check_grid()
         table = torch.from_numpy(self.source.codebook.vectors).to(device)
         vectors = F.embedding(x.long(), table)  # (B, H, W, C)
-        if mix is not None:  # what the crop leaves out stays
+        if mix is not None:  # codes outside the crop are not mixed
             height, width = self.crop or (x.shape[1], x.shape[2])
             top, left = (x.shape[1] - height) // 2, (x.shape[2] - width) // 2
             edges = (left, x.shape[2] - width - left, top, x.shape[1] - height - top)
@@ -87,7 +87,7 @@ class Explained:
         return pixels[..., top : top + height, left : left + width]
 
     def heat(self, index: np.ndarray, method: Method, rank: int, device: torch.device) -> tuple[Tensor, list[str]]:
-        """Relevance of each patch for the class of a rank, (B, h, w), and what that class is and how likely."""
+        """Relevance of each patch for the class predicted at a rank, (B, h, w), and its name and probability."""
         batch = self.source.batch(index).to(device)
         x = apply_all(self.steps, batch, Draws(0, 0, batch.index)).x
         with torch.no_grad():
@@ -109,18 +109,18 @@ def explain(
     ranks: int = 2,
     device: str = "auto",
 ) -> dict[str, str]:
-    """Write a picture: images in columns, for each run and rank a row of heat; returns what each row says.
+    """Write a figure: images in columns, a row of heat maps per run and rank; returns the predictions of each row.
 
     data: one for each run, or one for all.
     """
     if not runs:
-        raise ConfigError("no run to explain", "give one or several RUN")
+        raise ConfigError("no run to explain", "give one or more RUN")
     if ranks < 1:
-        raise ConfigError(f"{ranks} classes cannot be shown", "change --classes")
+        raise ConfigError(f"--classes is {ranks}", "give 1 or more")
     if len(data) not in (1, len(runs)):
-        raise ConfigError(f"{len(runs)} runs and {len(data)} data sets", "give one for all, or one for each")
+        raise ConfigError(f"{len(data)} paths in --data for {len(runs)} runs", "give one for all, or one for each")
     if out.suffix != ".png":
-        raise ConfigError(f"{out} is no PNG file", "choose a name that ends in .png")
+        raise ConfigError(f"--out {out} is not a PNG file", "choose a name that ends in .png")
     chosen = pick_device(device)
     decoder = None if tokenizer is None else load_tokenizer(tokenizer)[0].to(chosen).requires_grad_(False)
     paths = list(data) * len(runs) if len(data) == 1 else list(data)
@@ -129,14 +129,14 @@ def explain(
         raise InputError("the data sets have different numbers of images", "give the same images to all runs")
     total = len(models[0].source)
     if not 0 < count <= total:
-        raise ConfigError(f"{count} pictures of {total} images cannot be shown", "change --count")
+        raise ConfigError(f"--count {count} is not between 1 and the {total} images", "change --count")
     index = np.linspace(0, total - 1, count).astype(np.int64)
     rows = []
     for one in models:
         shown = one.pictures(index, decoder, chosen).permute(0, 2, 3, 1).cpu().numpy()
         for rank in range(min(ranks, len(one.classes)) if method in OF_A_CLASS else 1):
             heat, words = one.heat(index, method, rank, chosen)
-            label = f"{one.name}, {rank + 1}." if method in OF_A_CLASS else one.name
+            label = f"{one.name}, top {rank + 1}" if method in OF_A_CLASS else one.name
             rows.append((label, shown, heat.cpu().numpy(), words))
     write(out, heat_pictures(rows))
     return {name: ", ".join(words) for name, _, _, words in rows}

@@ -1,4 +1,4 @@
-"""Stems compared: what they let through, how much their tokens differ, what MoTo sees (Good tokenizers, figures 2, 5).
+"""Stems compared: reconstruction error from tokens, token similarity, MoTo layouts (Good tokenizers, figures 2, 5).
 
 B batch | H, W pixels | n entities
 """
@@ -49,18 +49,18 @@ def stem_views(
     device: str = "auto",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Measure named stems with random weights and those of runs; write results.json, a table and figures.
+    """Measure named stems with random weights and trained stems of runs; write results.json, a table and figures.
 
-    size: of images for the named ones; runs know their own. samples: of `data` that decoders learn from, 0 for all.
-    count: pictures of each layout. progress: told of passes over the data, of all stems together.
+    size: of images for named stems; runs use their own. samples: of `data` to train decoders on; 0: all.
+    count: images with layouts. progress: called with finished and total epochs over all stems.
     """
     if not stems and not runs:
-        raise ConfigError("no stem to look at", "give --stems NAME ... or --runs RUN ...")
+        raise ConfigError("no stem to measure", "give --stems NAME ... or --runs RUN ...")
     if epochs < 1:
-        raise ConfigError(f"decoders cannot learn in {epochs} passes", "give --epochs 1 or more")
-    opened = [Trained.open(path) for path in runs]  # a name that is wrong is refused before the first decoder learns
+        raise ConfigError(f"--epochs is {epochs}", "give 1 or more")
+    opened = [Trained.open(path) for path in runs]
     for name in stems:
-        known[name]
+        known[name]  # an unknown name is refused before any training
     chosen = pick_device(device)
     rows: dict[str, dict[str, Any]] = {}
     layouts: dict[str, np.ndarray] = {}
@@ -68,17 +68,17 @@ def stem_views(
     named = ((name, _random(name, data, val, width, size, samples, chosen)) for name in stems)
     trained = ((one.name, _of_run(one, data, val, samples, chosen)) for one in opened)
     with new_directory(out) as root:
-        for title, (stem, train, judge, steps) in chain(named, trained):  # one after another: sources are large
+        for title, (stem, train, validation, steps) in chain(named, trained):  # lazily: sources are large
             if title in rows:
-                raise ConfigError(f"two stems are called '{title}'", "give each once")
+                raise ConfigError(f"two stems have the name '{title}'", "give each once")
             before = len(rows) * epochs
 
             def passed(done: int, before: int = before) -> None:
                 progress(before + done, total)
 
-            rows[title] = asdict(information(stem, train, judge, steps, chosen, epochs, progress=passed))
-            if isinstance(stem, MotoStem) and isinstance(stem.moto, Moto) and judge.stage == "pixels":
-                layouts |= _layouts(title, stem, judge, steps[1], count, chosen)
+            rows[title] = asdict(information(stem, train, validation, steps, chosen, epochs, progress=passed))
+            if isinstance(stem, MotoStem) and isinstance(stem.moto, Moto) and validation.stage == "pixels":
+                layouts |= _layouts(title, stem, validation, steps[1], count, chosen)
         write(root / "stems.png", stem_bars({name: (row["mse"], row["similarity"]) for name, row in rows.items()}))
         write(root / "table.md", _table(rows).encode())
         if layouts:
@@ -93,10 +93,10 @@ Parts = tuple[Stem, Source, Source, tuple[tuple[AnyStep, ...], tuple[AnyStep, ..
 def _random(
     name: str, data: Location, val: Location, width: int, size: tuple[int, int], samples: int, device: torch.device
 ) -> Parts:
-    """A named stem as it is drawn, and what it is given."""
+    """A named stem with random weights, its data and preprocessing."""
     train: Source = open_source(data, size, 0.05, samples=samples)
     train = Part(train, samples) if samples and isinstance(train, TokenSource) else train
-    judge = open_source(val, size, 0.05)
+    validation = open_source(val, size, 0.05)
     steps: tuple[Augment, ...] = (Normalise(),)
     if train.stage != "pixels":
         side = train.grid[0] // 8 * 7  # as recipes cut them
@@ -105,29 +105,23 @@ def _random(
     torch.manual_seed(0)
     stem = known[name].build(shape.channels, shape.grid, width)
     if (stem.takes == "pixels") != (train.stage == "pixels"):
-        raise InputError(f"the stem '{name}' takes {stem.takes}, {data} has {train.stage}", "give other data or stems")
-    return (
-        stem,
-        train,
-        judge,
-        (
-            build_all(steps, train.codebook, device),
-            build_all(steps, judge.codebook, device),
-        ),
-    )
+        needs, has = ("images", "a token store") if stem.takes == "pixels" else ("tokens", "an image folder")
+        raise InputError(f"stem '{name}' takes {needs}, but {data} is {has}", "choose other --stems or --data")
+    built = build_all(steps, train.codebook, device), build_all(steps, validation.codebook, device)
+    return stem, train, validation, built
 
 
 def _of_run(trained: Trained, data: Location, val: Location, samples: int, device: torch.device) -> Parts:
-    """The stem of a run as it was trained, and what the run gives it."""
-    train, judge = trained.on(data, device, samples=samples), trained.on(val, device)
-    return stem_of(trained.encoder), train.source, judge.source, (train.steps, judge.steps)
+    """The trained stem of a run, its data and preprocessing."""
+    train, validation = trained.on(data, device, samples=samples), trained.on(val, device)
+    return stem_of(trained.encoder), train.source, validation.source, (train.steps, validation.steps)
 
 
 @torch.no_grad()
 def _layouts(
     title: str, stem: MotoStem, source: Source, steps: Sequence[AnyStep], count: int, device: torch.device
 ) -> dict[str, np.ndarray]:
-    """Pictures above the entity of each position."""
+    """Images, and below them the strongest entity of each position."""
     index = np.linspace(0, len(source) - 1, min(count, len(source))).astype(np.int64)
     part = source.batch(index).to(device)
     x = apply_all(steps, part, Draws(0, 0, part.index)).x  # (B, 3, H, W)

@@ -1,1 +1,1 @@
-"""The command line: one file per command; torch is imported only by the command that needs it."""
+"""The command line: one file per command; torch is imported only by commands that need it."""

@@ -20,29 +20,29 @@ def annotate(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Let a classifier label every place of every image: label maps for token labelling.
+    """Write label maps for token labelling: a classifier's top classes per position.
 
-    Images are cut as tokenizers and training see them (the middle square), so that a map covers what was stored. One
-    that cannot be read ends it; nothing is kept until all are done.
+    Images are centre-cropped to a square as for tokenizing and training, so that a map covers the same area. An
+    unreadable image is an error, and nothing is written then.
 
     Try:
       tilework annotate photos/train --model runs/pixels --out train.maps
       tilework annotate photos/train --model efficientnet_lite0 --classes numbers.csv --store train.tok
 
     Args:
-        model: Run on pixels, 'efficientnet_lite0' (its weights come with a package), or 'timm:NAME'.
+        model: Run trained on pixels, 'efficientnet_lite0' (its weights come with a package), or 'timm:NAME'.
         weights: Checkpoint file for 'timm:NAME'.
-        classes: CSV file with lines NAME,NUMBER: the annotator's number of each class folder, where names differ.
-        size: Pixels of the square that the annotator sees; runs of ours take the size they were trained on.
-        top: Classes kept for each position.
-        out: Directory for the maps, beside the images.
-        store: Token store of the same images, which gets them as a column.
+        classes: CSV file with lines NAME,NUMBER: the model's class number of each class folder, where names differ.
+        size: Input size in pixels; ignored for a Tilework run, which uses its training size.
+        top: Number of classes to keep at each position.
+        out: Directory to write the label maps to.
+        store: Token store of the same images to add the label maps to, as a column.
     """
     from tilework.core.distributed import pick_device
     from tilework.core.errors import ConfigError
     from tilework.runs.annotate import annotate_images
 
     if out is None and store is None:
-        raise ConfigError("label maps go into a directory or a store", "give --out, --store or both")
+        raise ConfigError("no output for the label maps", "give --out DIRECTORY, --store STORE or both")
     found = annotate_images(images, model, weights, classes, size, top, out, store, pick_device(device), quiet=json)
     show(found, json)

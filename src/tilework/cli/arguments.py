@@ -1,4 +1,4 @@
-"""Arguments that commands share, with the names that --help shows."""
+"""Arguments that commands share, with their --help texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilework.core.location import Location, Url, location
 if TYPE_CHECKING:
     from tilework import runs
 
-# a path, or a URL that stays as it was written; a plain Path would lose one of its two slashes
+# a path or a URL; a plain Path would turn https:// into https:/
 Data = Annotated[
     Location,
     PrimitiveConstructorSpec(
@@ -30,27 +30,33 @@ Images = Annotated[Positional[Path], arg(metavar="IMAGES", help="Folder with one
 StorePath = Annotated[Positional[Data], arg(metavar="STORE", help="Directory or URL of a token store.")]
 Settings = Annotated[
     Positional[tuple[str, ...]],
-    arg(metavar="KEY=VALUE", help="Settings over the recipe and the file.", help_behavior_hint="(any number)"),
+    arg(
+        metavar="KEY=VALUE",
+        help="Override settings of the recipe, such as fit.batch=32; see docs/settings.md.",
+        help_behavior_hint="(any number)",
+    ),
 ]
 OptionalPath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(optional)")]
 Device = Annotated[str, arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")]
-Json = Annotated[bool, arg(help="Print one JSON object, for programs.", help_behavior_hint="")]
-DryRun = Annotated[bool, arg(help="Show the plan and an estimate, and stop.", help_behavior_hint="")]
+Json = Annotated[bool, arg(help="Print the result as JSON and no progress.", help_behavior_hint="")]
+DryRun = Annotated[
+    bool, arg(help="Check the arguments, print plan and estimated cost, and exit.", help_behavior_hint="")
+]
 
 
 @dataclass(frozen=True)
 class Artefacts:
-    """Directories that some recipes need beside their data."""
+    """Trained or prepared inputs that some recipes need beside their data."""
 
     tokenizer: OptionalPath = None
-    """Directory of the tokenizer, for recipes that learn about one (token_adapt) or decode."""
+    """Directory of the tokenizer, for recipes that train a TokenAdapt or decode tokens."""
     adapter: OptionalPath = None
-    """Directory of a trained TokenAdapt (OUT/token_adapt of such a run), for recipes that augment with it."""
+    """Directory of a trained TokenAdapt (OUT/token_adapt of its run), for recipes that augment with it."""
     maps: OptionalPath = None
-    """Directory of label maps ('tilework annotate'), for token labelling on images."""
+    """Directory of label maps from 'tilework annotate', for token labelling on images."""
 
     def found(self) -> runs.Artefacts:
-        """As the engine takes them."""
+        """The same as `tilework.runs` takes it; not imported before it is needed."""
         from tilework import runs
 
         return runs.Artefacts(self.tokenizer, self.adapter, self.maps)

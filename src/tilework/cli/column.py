@@ -18,15 +18,17 @@ def column(
     /,
     json: Json = False,
 ) -> None:
-    """Add a column to a token store: one value per image, beside the shards, which stay as they are.
+    """Add a column (one value per image, such as a score) to a token store.
+
+    Shards are not rewritten.
 
     Try:
       tilework column train.tok c_score scores.npy
       tilework column train.tok source sources.txt
 
     Args:
-        name: Of the column: letters, digits and _.
-        values: A .npy file with one entry per image, or a text file with one line per image.
+        name: Name of the new column: letters, digits and _.
+        values: .npy file with one entry per image, or text file with one line per image, in the order of the store.
     """
     import numpy as np
 

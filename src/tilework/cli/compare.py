@@ -20,9 +20,11 @@ def compare(
     /,
     *,
     val: Path,
-    tokenizer: Annotated[tuple[Path, ...], arg(metavar="PATH ...")] = (),
+    tokenizer: Annotated[tuple[Path, ...], arg(metavar="PATH ...", help_behavior_hint="(optional)")] = (),
     out: Path,
-    rows: Annotated[tuple[str, ...], arg(metavar="ROW ...", help_behavior_hint="(default: those of the paper)")] = (),
+    rows: Annotated[
+        tuple[str, ...], arg(metavar="ROW ...", help_behavior_hint="(default: those of SeiT's table B.5)")
+    ] = (),
     pixel_recipe: str = "plain_pixel_cpu",
     token_recipe: tuple[str, ...] = ("seit_cpu", "seit_f16_cpu"),
     plain_recipe: tuple[str, ...] = ("seit_plain_cpu",),
@@ -31,12 +33,19 @@ def compare(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Storage against accuracy on your own images: pixels, samples of them, small ones, bad ones, and tokens.
+    """Compare storage and accuracy: all images, subsets, downscaled, JPEG, tokens.
 
-    Each row is stored, measured in bytes, trained with the same model and number of steps, and evaluated on the same
-    images; stopped, the same command goes on. Rows are KIND[:VALUE][@SEEDS]:
-    pixels, uniform:SHARE, score:SHARE, resolution:FACTOR, jpeg:QUALITY, tokens[:NUMBER], plain[:NUMBER],
-    views:COUNT, chain (tokens, then pixels). NUMBER is that of a tokenizer.
+    Every row is written to disk and its bytes are counted; the same model is trained on it for the same number of steps
+    and evaluated on the same images. Repeat the command to resume. A row is KIND[:VALUE][@SEEDS]:
+      pixels             all image files
+      uniform:SHARE      a random share of each class
+      score:SHARE        the share of each class that row 'pixels' learns earliest
+      resolution:FACTOR  images downscaled by a factor
+      jpeg:QUALITY       images re-encoded at a JPEG quality
+      tokens[:I]         tokens of the I-th tokenizer, with SeiT's augmentation
+      plain[:I]          the same with random crops only
+      views:COUNT        tokens of several random crops of each image
+      chain              pre-training on tokens, then fine-tuning on pixels
 
     Try:
       tilework compare photos/train --val photos/val --tokenizer tokenizer --out comparison
@@ -44,14 +53,14 @@ def compare(
         tokens:2 --out comparison
 
     Args:
-        val: Folder of images to evaluate on.
-        tokenizer: Directories of tokenizers; the first is the one that most token rows use.
-        out: Where everything goes: data of the rows, runs, results.json, table.md, a plot, scores.
-        rows: Rows of the table, the first is what the others are compared with.
-        pixel_recipe: Recipe of the rows with images.
-        token_recipe: Recipes of the token rows; the first that is made for the codes is taken.
-        plain_recipe: The same for tokens without SeiT's augmentation.
-        deviation: Between seeds, assumed until rows with several seeds show it.
+        val: Folder of validation images.
+        tokenizer: Directories of tokenizers; rows without a number use the first.
+        out: Directory for data, runs, results.json, table.md, plot and scores.
+        rows: Rows of the table; differences are taken from the first.
+        pixel_recipe: Recipe for rows of images.
+        token_recipe: Recipes for rows of tokens; the first that fits the token grid is used.
+        plain_recipe: The same for rows 'plain'.
+        deviation: Assumed standard deviation of accuracy between seeds (0.01: one point), for the noise estimate.
     """
     from tilework.experiments.compare import RESULTS, Compare, markdown
 

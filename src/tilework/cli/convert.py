@@ -24,7 +24,7 @@ def convert(
     licence: str = "",
     json: Json = False,
 ) -> None:
-    """Turn a store into another form or codec, or other people's files into a store.
+    """Convert a token store to another codec or format, or token files to a store.
 
     Try:
       tilework convert train.tok --codec pairwise --out archive.tok
@@ -36,15 +36,15 @@ def convert(
 
     Args:
         source: Token store, folder of SeiT's published files (NAME-token.data.bin.gz, ...), .npy file of codes, or
-            codes in tar (WebDataset: KEY.npy, KEY.cls) or Parquet files: one, a folder of them, or a pattern in quotes.
+            tar (WebDataset: KEY.npy, KEY.cls) or Parquet files of codes: one, a folder of them, or a quoted pattern.
         out: Store or folder to write.
-        to: What to write: a store, SeiT's files, numpy arrays, tar files (WebDataset) or Parquet files.
-        codec: Of the store: packed, rans, rans-context, auto for the smallest of them, or pairwise for archives.
-        grid: Rows and columns of codes, where the source does not say.
-        name: Data set among SeiT's files: to read where there are several, or to write.
-        codebook: Code vectors, a .npy file of (K, C), where the source has none.
-        labels: Labels of a .npy file of codes, (N,).
-        licence: Note on the terms of the data, kept in the store.
+        to: Output format: token store, SeiT's files, numpy arrays, tar files (WebDataset) or Parquet files.
+        codec: Codec of the store: packed, rans, rans-context, auto (smallest of these), or pairwise (smaller, slow).
+        grid: Rows and columns of codes, if the source does not state them.
+        name: Name of the data set in SeiT's files, to read one of several or to write.
+        codebook: .npy file with the code vectors, (K, C), if the source has none.
+        labels: .npy file with the labels, (N,), for a .npy file of codes.
+        licence: Licence note to keep in the store.
     """
     import numpy as np
 
@@ -63,7 +63,7 @@ def convert(
         codecs[codec]  # an unknown name is refused before any work
     is_store = isinstance(source, Url) or (source / "manifest.json").is_file()
     if to != "store" and not is_store:
-        raise ConfigError(f"{source} is not a token store", "make one of it first: leave out --to")
+        raise ConfigError(f"{source} is not a token store", "convert it to a store first: leave out --to")
     with progress_bar("convert", quiet=json) as progress:
         if isinstance(source, Url) or is_store:
             store = Store(source)
@@ -74,18 +74,18 @@ def convert(
             else:
                 {"npy": write_npy, "wds": write_tar_tokens, "parquet": write_parquet_tokens}[to](store, out, progress)
             if to != "store" and (columns := left_out(store)):
-                notice(f"left out: {', '.join(columns)} (only a store holds such columns)", json)
+                notice(f"not written: {', '.join(columns)} (only token stores hold such columns)", json)
         elif source.suffix == ".npy":
             read_npy(source, out, codebook, labels, grid, codec, licence, progress)
         elif source.is_dir() and find_names(source):
             if grid is None:
-                raise ConfigError(f"{source} does not say how its codes lie", "add --grid, for example --grid 32 32")
+                raise ConfigError(f"{source} does not state its code grid", "add --grid, for example --grid 32 32")
             read_seit(source, out, grid, name, codec, licence, progress)
         elif files := find_files(source):
             tokens = (ParquetTokens if files[0].suffix == ".parquet" else TarTokens).open(files)
             store_tokens(tokens, out, codebook, grid, codec, licence, progress)
         else:
-            looked = "a store, *-token.data.bin.gz, and .npy, .tar and .parquet files were looked for"
-            raise InputError(f"{source} is nothing that can be converted", looked)
+            formats = "give a token store, a folder with *-token.data.bin.gz, or .npy, .tar or .parquet files"
+            raise InputError(f"no tokens found in {source}", formats)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     show({"output": str(out), "bytes": size, **({"codec": Store(out).manifest.codec} if to == "store" else {})}, json)

@@ -16,16 +16,18 @@ def demo(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """From photographs to a token-trained model and a report, in a few minutes on two cores.
+    """Train a tokenizer, a ViT from tokens and one from pixels; write a report.
+
+    Takes about 5 minutes on two cores with the built-in photographs.
 
     Try:
       tilework demo
       tilework demo --images my-photos --out my-demo
 
     Args:
-        out: Where everything goes; an unfinished demo there is continued.
-        images: Your own folder instead of the built-in photographs: one sub-folder per class, or train/ and val/.
-        quick: A few steps only, to see whether everything works.
+        out: Directory for images, stores, runs and report.html; an unfinished demo there is resumed.
+        images: Your own images instead of the built-in photographs: one sub-folder per class, or train/ and val/.
+        quick: Train for 8 steps only, to check the installation.
     """
     if dry_run:
         show(_plan(out, images, quick), json)
@@ -41,7 +43,7 @@ def demo(
     print(f"\nfrom pixels  {files['bytes_per_image']:8,.0f} B per image   accuracy {pixels['accuracy']:.1%}")
     print(f"from tokens  {tokens['bytes_per_image']:8,.0f} B per image   accuracy {tokens['accuracy']:.1%}   ", end="")
     print(f"({ratio:.0f} times smaller)")
-    print(f"\nOpen {out / 'report.html'} to see it; all numbers are in {out / 'results.json'}.")
+    print(f"\nReport: {out / 'report.html'}; all numbers: {out / 'results.json'}")
 
 
 def _plan(out: Path, images: Path | None, quick: bool) -> dict[str, object]:

@@ -19,7 +19,7 @@ EXTRAS = {
 
 
 def doctor(json: Json = False) -> None:
-    """Show versions, devices, and missing extras with the line that installs them."""
+    """Show versions, devices, and optional packages and how to install them."""
     import os
     import platform
     from importlib.metadata import version

@@ -19,7 +19,7 @@ def evaluate(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Measure a trained model on a token store or an image folder.
+    """Evaluate a trained model on a token store or an image folder.
 
     Try:
       tilework eval runs/token --data val.tok
@@ -28,7 +28,7 @@ def evaluate(
     Args:
         run: Directory that 'tilework train' wrote.
         data: Token store or image folder.
-        tokenizer: Turns an image folder into tokens, for a model that was trained on them.
+        tokenizer: Directory of the tokenizer, to evaluate a model of tokens on an image folder.
     """
     from tilework.runs import evaluate_run
 

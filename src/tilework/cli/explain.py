@@ -24,21 +24,21 @@ def explain(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Draw where models look: relevance of each patch for the likeliest classes.
+    """Draw attribution maps: relevance of each patch for the top predicted classes.
 
     Try:
       tilework explain runs/deit runs/lv --data photos/val --out where.png
       tilework explain runs/token --data val.tok --tokenizer tokenizer --out where.png
 
     Args:
-        runs: Classifiers; several are shown one below another.
+        runs: Runs of classifiers, one below another in the figure.
         data: Token store or image folder, one for all runs or one for each, with the same images.
-        out: PNG file.
-        method: Relevance propagated back layer by layer (ViT), gradient times attention (any transformer of ours),
-            attention rollout (of no class), or integrated gradients (captum).
-        tokenizer: Directory of the tokenizer, to show what codes stand for.
-        count: Images.
-        classes: How many of the likeliest classes get a row each.
+        out: PNG file to write.
+        method: Layer-wise relevance propagation (ViT), gradient times attention (any transformer), attention rollout
+            (independent of the class), or integrated gradients (captum).
+        tokenizer: Directory of the tokenizer, to draw codes as images.
+        count: Number of images.
+        classes: Number of top predicted classes, one row each.
     """
     from tilework.analysis.explain import explain as draw
 

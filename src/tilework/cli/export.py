@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from tilework.cli.arguments import Json, OptionalData
 from tilework.cli.output import show
 
-Onnx = Annotated[bool, arg(help="Write an ONNX graph too, from raw input to logits.", help_behavior_hint="")]
+Onnx = Annotated[bool, arg(help="Also write an ONNX graph, from raw input to logits.", help_behavior_hint="")]
 
 
 def export(
@@ -21,7 +21,7 @@ def export(
     data: OptionalData = None,
     json: Json = False,
 ) -> None:
-    """Write the model of a run for inference, without what only training needs.
+    """Export the model of a run for inference, optionally to ONNX.
 
     Try:
       tilework export runs/token --out model
@@ -29,8 +29,8 @@ def export(
 
     Args:
         run: Directory that 'tilework train' wrote.
-        out: New directory: weights, settings, codebook, graph.
-        data: Token store or image folder to compare outputs on, instead of random input; the ONNX graph takes its grid.
+        out: New directory for weights, settings, codebook and ONNX graph.
+        data: Token store or image folder to check outputs on, instead of random input; sets the input size of ONNX.
     """
     from tilework.runs.export import export_run
 

@@ -20,9 +20,9 @@ def inspect(
     picture: OptionalPath = None,
     json: Json = False,
 ) -> None:
-    """Show what is in a token store, in figures and as a picture.
+    """Show size, classes, code statistics and origin of a token store; draw samples.
 
-    Of a store behind a URL no shards are fetched, and so its codes are not counted; a picture fetches those it shows.
+    Code statistics are left out for a URL, since they need every shard; --picture fetches only the shards it draws.
 
     Try:
       tilework inspect train.tok
@@ -30,8 +30,8 @@ def inspect(
       tilework inspect train.tok --tokenizer tokenizer --picture samples.png
 
     Args:
-        tokenizer: Decodes the samples of the picture; without it their codes are drawn as colours.
-        picture: PNG file to write, with samples of the store.
+        tokenizer: Directory of the tokenizer, to decode the samples of --picture; else codes are drawn as colours.
+        picture: PNG file to write with samples of the store.
     """
     import numpy as np
 
@@ -47,7 +47,7 @@ def inspect(
         "images": len(tokens),
         "grid": list(tokens.grid),
         "codes": tokens.vocabulary,
-        "codes_of_the_tokenizer": manifest.tokenizer_codes,
+        "tokenizer_codes": manifest.tokenizer_codes,
         "views": tokens.views,
         "columns": {column.name: column.kind for column in manifest.columns},
         "codec": manifest.codec,
@@ -71,7 +71,7 @@ def inspect(
 
 
 def _count(tokens: Store) -> dict[str, float]:
-    """What every code has to be read for."""
+    """Code statistics, which need all shards."""
     import numpy as np
 
     counts = tokens.histogram()
@@ -108,6 +108,6 @@ def _draw(store: Location, tokenizer: Path | None, picture: Path) -> None:
 
         model, card = load_tokenizer(tokenizer)
         if card.sha256 != tokens.manifest.tokenizer.get("sha256"):
-            raise InputError(f"{store} was made with another tokenizer than {tokenizer}", "give the one it names")
+            raise InputError(f"{store} was made with another tokenizer than {tokenizer}", "give that one")
         rows["decoded"] = model.decode(torch.from_numpy(tokens.used[ids])).permute(0, 2, 3, 1).numpy()
     write(picture, rows_of_pictures(rows))

@@ -19,16 +19,16 @@ def merge(
     columns: Annotated[tuple[str, ...] | None, arg(metavar="NAME", help_behavior_hint="(optional)")] = None,
     json: Json = False,
 ) -> None:
-    """Put several token stores of one tokenizer together; classes are matched by name.
+    """Merge token stores of one tokenizer; classes are matched by name.
 
     Try:
       tilework merge monday.tok tuesday.tok --out week.tok
 
     Args:
-        stores: Token stores.
-        out: The store to write.
-        codec: Of the new store; that of the others if it is not given and they agree.
-        columns: Columns to keep beside label and key; those of the first store if not given.
+        stores: Directories or URLs of token stores.
+        out: Store to write.
+        codec: Codec of the new store; by default that of the inputs if they agree.
+        columns: Columns to keep beside label and key; by default those of the first store.
     """
     from tilework.core.errors import InputError
     from tilework.store import Store

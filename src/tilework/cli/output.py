@@ -1,4 +1,4 @@
-"""What commands print: a table for people, one JSON object for programs."""
+"""Output of commands: aligned lines or JSON, and progress bars."""
 
 from __future__ import annotations
 

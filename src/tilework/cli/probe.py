@@ -21,10 +21,10 @@ def probe(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Measure what the frozen features of a run know: linear classifier and neighbours.
+    """Linear probe and k-NN accuracy of the frozen features of a run.
 
-    Features are the mean of the last tokens. Needs no labels in the run itself: masked token modelling leaves such
-    runs, and any classifier's can be probed on other data of the same tokenizer.
+    Features are the mean of the last block's tokens. For runs without labels (masked token modelling, MoCo), and for
+    classifiers on other data of the same tokenizer.
 
     Try:
       tilework train mtm_cpu --data train.tok --val val.tok --out pre
@@ -32,9 +32,9 @@ def probe(
 
     Args:
         run: Directory of a run or a chain.
-        data: Labelled token store or image folder whose features the probes learn from.
-        val: The same to measure on.
-        neighbours: How many of them vote.
+        data: Labelled token store or image folder to fit the probes on.
+        val: Labelled token store or image folder to evaluate on.
+        neighbours: k of the k-NN classifier.
     """
     from tilework.runs import probe_run
 

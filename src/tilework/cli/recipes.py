@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 from tilework.cli.arguments import Json
 
 WIDTH = 100
-OWN = "of our own"  # heading of recipes that no paper has
+OWN = "Tilework"  # heading of recipes that are not from a paper
 
 
 def recipes(
@@ -24,7 +24,7 @@ def recipes(
     search: Annotated[str | None, arg(metavar="WORD", help_behavior_hint="(optional)")] = None,
     json: Json = False,
 ) -> None:
-    """List the recipes with their figures, or show one as YAML.
+    """List recipes with published and measured accuracy, or print one as YAML.
 
     Try:
       tilework recipes
@@ -33,11 +33,11 @@ def recipes(
       tilework recipes demo_token > mine.yaml    (edit it, then: tilework train demo_token --config mine.yaml)
 
     Args:
-        name: The recipe to show; all are listed without it.
-        paper: List those of one paper: SeiT, SeiT++, LV-ViT, TL-Align, 'Good tokenizers', VQGAN, or 'none' for our own.
-        input: List those that train on token stores, or on images.
-        size: List those for two cores (cpu), or those of the papers' sizes (full).
-        search: List those with this word in their name, description or note.
+        name: Recipe to print; without it all are listed.
+        paper: Only recipes of one paper: SeiT, SeiT++, LV-ViT, TL-Align, 'Good tokenizers', VQGAN, or 'none'.
+        input: Only recipes that train on token stores, or on images.
+        size: Only recipes for two CPU cores (cpu), or at the size of the papers (full).
+        search: Only recipes with this word in name, description or note.
     """
     from json import dumps
 
@@ -53,7 +53,7 @@ def recipes(
         from tilework.core.registry import nearest
 
         hint = nearest(paper, [one or "none" for one in papers.values()])
-        raise ConfigError(f"no recipe is of a paper '{paper}'", hint)
+        raise ConfigError(f"no recipes of a paper '{paper}'", hint)
     found = [
         card
         for card in known
@@ -66,7 +66,7 @@ def recipes(
 
 
 def _show(name: str, json: bool) -> None:
-    """One recipe: what is known about it as comments, then its settings; a file that --config takes."""
+    """One recipe as a YAML file for --config, with its figures as comments."""
     from json import dumps
 
     from tilework.core.config import encode, to_yaml
@@ -96,7 +96,7 @@ def _show(name: str, json: bool) -> None:
 def _table(cards: list[dict[str, Any]]) -> str:
     """Recipes by paper; our own last."""
     if not cards:
-        return "No recipe is like that.\n"
+        return "No recipe matches.\n"
     lines = []
     for paper in sorted({card["paper"]: None for card in cards}, key=lambda one: not one):
         group = [card for card in cards if card["paper"] == paper]
@@ -110,13 +110,13 @@ def _table(cards: list[dict[str, Any]]) -> str:
             head = f"  {card['name']:<{width}} {_first(card['published'])}{_first(card['measured'])} {card['takes']}  "
             lines += wrap(words, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
         lines.append("")
-    lines.append("Accuracy in per cent, the paper's (*: not top-1 on ImageNet-1k) and ours (small data); -: none.")
-    lines.append("tilework recipes NAME shows one with all its figures and its command.")
+    lines.append("Top-1 accuracy in %: published (*: not ImageNet-1k top-1) and measured here on small data; -: none.")
+    lines.append("'tilework recipes NAME' prints one with all figures, its command and its settings.")
     return "\n".join(lines) + "\n"
 
 
 def _first(figures: Mapping[str, Any] | None) -> str:
-    """The first accuracy, starred where it is not top-1 accuracy on the data of the table."""
+    """The first accuracy, starred where it is not top-1 on ImageNet-1k."""
     name = next((name for name in figures or {} if "top1" in name), None)
     return f"{figures[name]:6.1f}{' ' if name == 'top1' else '*'}" if figures and name else "     - "
 

@@ -19,16 +19,16 @@ def seal(
     max_broken: float = 0.05,
     json: Json = False,
 ) -> None:
-    """Make a token store of what several processes have spooled beside it (STORE.spool).
+    """Combine the parts of 'tilework tokenize --shard I/N' into a token store.
 
     Try:
       tilework seal train.tok
 
     Args:
-        out: The store to write.
-        like: A store whose codes this one takes over.
-        max_broken: Share of unreadable images above which nothing is written.
-        codec: packed, rans, rans-context, auto for the smallest of them, or pairwise for archives.
+        out: Store to write.
+        like: Store whose set of used codes to take over, for validation sets.
+        max_broken: Largest share of unreadable images that is accepted.
+        codec: packed, rans, rans-context, auto (the smallest of these), or pairwise (smaller, slow).
     """
     from tilework.store import Spool, Store, spool_of
     from tilework.tokenizers.tokenize import finish

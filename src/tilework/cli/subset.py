@@ -22,7 +22,7 @@ def subset(
     codec: str = "",
     json: Json = False,
 ) -> None:
-    """Keep some images of a token store: a share of each class, the best of each by a score, or those of a list.
+    """Write a subset of a token store: random, by score, or by a list of keys.
 
     Try:
       tilework subset train.tok --fraction 0.2 --out fifth.tok
@@ -30,18 +30,18 @@ def subset(
       tilework subset train.tok --keys list.txt --out chosen.tok
 
     Args:
-        out: The store to write.
-        fraction: Share of each class, at least one image.
-        score: Column of numbers: the highest are kept instead of random ones.
-        keys: Text file with one key per line.
-        seed: Of the random choice.
-        codec: Of the new store; that of the old one if it is not given.
+        out: Store to write.
+        fraction: Share of each class to keep, at least one image.
+        score: Numeric column: keep the images with the highest values instead of random ones.
+        keys: Text file with one image key per line.
+        seed: Seed of the random choice.
+        codec: Codec of the new store; by default that of STORE.
     """
     from tilework.core.errors import ConfigError, InputError
     from tilework.store import Store, gather, pick_fraction, pick_keys
 
     if (fraction is None) == (keys is None):
-        raise ConfigError("what to keep is not clear", "give --fraction or --keys, one of them")
+        raise ConfigError("--fraction and --keys are both given or both missing", "give exactly one")
     whole = Store(store)
     if fraction is not None:
         index = pick_fraction(whole, fraction, seed, score)
@@ -66,16 +66,16 @@ def split(
     codec: str = "",
     json: Json = False,
 ) -> None:
-    """Split a token store in two, the same share of each class.
+    """Split a token store in two, stratified by class.
 
     Try:
       tilework split all.tok --fraction 0.9 --out train.tok val.tok
 
     Args:
         out: The two stores to write.
-        fraction: Share of each class that the first one gets.
-        seed: Of the random choice.
-        codec: Of the new stores; that of the old one if it is not given.
+        fraction: Share of each class that goes into the first.
+        seed: Seed of the random choice.
+        codec: Codec of the new stores; by default that of STORE.
     """
     import numpy as np
 

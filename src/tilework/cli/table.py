@@ -18,18 +18,18 @@ def table(
     data: Data,
     val: Data,
     out: Path,
-    settings: Annotated[tuple[str, ...], arg(metavar="SETTING ...")] = (),
+    settings: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE ...", help_behavior_hint="(optional)")] = (),
     artefacts: Given = NONE,
     deviation: float = 0.01,
     device: Device = "auto",
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Several recipes, settings or seeds on the same data, as one table: ablations and sweeps.
+    """Train several recipes, settings or seeds on the same data: ablations, sweeps.
 
-    A row is "NAME: RECIPE SETTING ... @SEEDS"; of these only the recipe, or chain, is needed. RECIPE_cpu is the small
-    form of a recipe. A setting start=RUN begins with the weights of a run. Stopped, the same command goes on; several
-    processes with the same command share the work. The first row is what others are compared with.
+    A row is "NAME: RECIPE KEY=VALUE ... @SEEDS"; only RECIPE is required. RECIPE_cpu is its small form for two cores.
+    start=RUN initialises from the weights of a run. Differences are taken from the first row. Repeat the command to
+    resume; several processes started with the same command share the runs.
 
     Try:
       tilework table seit_patch_cpu@2 color_adapt_cpu@2 --data train.tok --val val.tok --out ablation
@@ -38,11 +38,11 @@ def table(
 
     Args:
         rows: Rows of the table.
-        data: Token store or image folder that every run is trained on.
+        data: Token store or image folder to train on.
         val: Token store or image folder to evaluate on.
-        out: Where everything goes: runs, results.json, table.md.
-        settings: Settings for every run; of a chain for its last link.
-        deviation: Between seeds, assumed until rows with several seeds show it.
+        out: Directory for runs, results.json and table.md.
+        settings: Overrides for every run; for a chain they apply to its last run.
+        deviation: Assumed standard deviation of accuracy between seeds (0.01: one point), for the noise estimate.
     """
     from tilework.experiments.table import RESULTS, Table, markdown
 

@@ -34,7 +34,9 @@ def tokenize(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Turn images in a folder, tar or Parquet files into a token store; stopped, the same command goes on.
+    """Tokenize images from a folder, tar or Parquet files into a token store.
+
+    Repeat the command to resume.
 
     Try:
       tilework tokenize photos/train --tokenizer tokenizer --out train.tok
@@ -46,20 +48,20 @@ def tokenize(
 
     Args:
         images: Folder with one sub-folder of images per class; or tar (WebDataset) or Parquet files: one, a folder of
-            them, or a pattern in quotes.
+            them, or a quoted pattern.
         tokenizer: Directory of a trained tokenizer.
-        out: The store to write.
-        like: A store whose classes and codes this one takes over: for validation and transfer sets.
+        out: Store to write.
+        like: Store whose class numbers and set of used codes to take over, for validation and transfer sets.
         labels: CSV file with the columns path and label, instead of one sub-folder per class.
-        views: Random crops of each image; 1 for the whole image, centre cut.
-        area: Smallest and largest share of the image that a crop takes.
-        seed: Of the crops.
-        shard: Only the I-th of N equal shares (0/8 to 7/8), for job arrays; 'tilework seal' ends them.
-        engine: Where the work is done: in this process, or by the workers of a Ray cluster (that of RAY_ADDRESS or of
-            this machine, else one that is made for the time). All machines must see images and output by these paths.
-        max_broken: Share of unreadable images above which nothing is written.
-        licence: Note on the terms of the images, kept in the store.
-        codec: packed, rans, rans-context, or auto for the smallest of them; pairwise for archives (smaller, slower).
+        views: Number of random crops per image; 1: one centre crop.
+        area: Smallest and largest area of a random crop, as a share of the image.
+        seed: Seed of the crops.
+        shard: Tokenize only the I-th of N parts (0/8 to 7/8), for job arrays; then run 'tilework seal'.
+        engine: Run in this process, or on a Ray cluster (at RAY_ADDRESS, on this machine, or started for this command).
+            All machines must see images and output under the same paths.
+        max_broken: Largest share of unreadable images that is accepted.
+        licence: Licence note to keep in the store.
+        codec: packed, rans, rans-context, auto (the smallest of these), or pairwise (smaller, slow).
     """
     from time import monotonic
 
@@ -77,9 +79,10 @@ def tokenize(
 
     share = parse_share(shard) if shard else None
     if share is not None and engine != "here":
-        raise ConfigError(f"--shard with --engine {engine}", "either divides the work by itself: give one of them")
+        raise ConfigError(f"--shard does not work with --engine {engine}", "drop one: Ray splits the work itself")
     if views < 1 or not 0 < area[0] <= area[1] <= 1:
-        raise ConfigError(f"{views} views of {area[0]:g} to {area[1]:g} of the area", "1 or more, between 0 and 1")
+        what = f"--views {views} --area {area[0]:g} {area[1]:g} is out of range"
+        raise ConfigError(what, "give at least 1 view and areas above 0 and at most 1, smallest first")
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
     chosen = torch.device(device) if engine == "ray" and device != "auto" else pick_device(device)  # the workers' own
@@ -124,7 +127,7 @@ def tokenize(
 
 
 def _plan(job: Tokenizing, folder: Opened, out: Path) -> dict[str, object]:
-    """What it would cost, by trying a few images."""
+    """Estimated cost, from a few images."""
     from time import monotonic
 
     import numpy as np
@@ -143,7 +146,7 @@ def _plan(job: Tokenizing, folder: Opened, out: Path) -> dict[str, object]:
     return {
         "images": len(folder),
         "classes": len(folder.classes),
-        "broken_of_a_few": f"{broken} of {len(some)}",
+        "unreadable_in_sample": f"{broken} of {len(some)}",
         "grid": list(plan.grid),
         "views": job.views,
         "parts": f"{plan.parts} of {job.part} images",

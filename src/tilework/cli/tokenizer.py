@@ -30,10 +30,10 @@ def train_tokenizer(
       tilework tokenizer train photos/train size=[192,192] fit.steps=2000 --out tokenizer
 
     Args:
-        out: Directory of the tokenizer; its run (log, checkpoints) is kept in OUT.run.
-        val: Folder to measure reconstruction on.
-        recipe: Where the settings start from; see 'tilework recipes'.
-        config: YAML file over the recipe.
+        out: Directory for the tokenizer; log and checkpoints go to OUT.run.
+        val: Folder of validation images, to measure reconstruction on.
+        recipe: Tokenizer recipe; see 'tilework recipes --search tokenizer'.
+        config: YAML file that overrides settings of the recipe.
     """
     from tilework.core.config import resolve
     from tilework.core.errors import ConfigError, OutputError
@@ -44,7 +44,8 @@ def train_tokenizer(
 
     run = resolve(run_of(recipe), config, settings)
     if not isinstance(run.objective, ReconstructConfig):
-        raise ConfigError(f"recipe '{recipe}' does not train a tokenizer", "choose a tokenizer's recipe")
+        hint = "choose one of 'tilework recipes --search tokenizer'"
+        raise ConfigError(f"recipe '{recipe}' does not train a tokenizer", hint)
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
     if dry_run:
@@ -68,7 +69,7 @@ def import_tokenizer(
     size: Annotated[tuple[int, int] | None, arg(metavar="H W", help_behavior_hint="(optional)")] = None,
     json: Json = False,
 ) -> None:
-    """Take over other people's tokenizer: its layout is recognised by the names of its tensors.
+    """Import a published tokenizer checkpoint, recognised by its tensor names.
 
     Try:
       tilework tokenizer import vqgan_imagenet_f16_1024.ckpt --out vqgan
@@ -76,11 +77,11 @@ def import_tokenizer(
       tilework tokenizer import fsq.pt levels=[8,8,8,6,5] --out fsq
 
     Args:
-        checkpoint: VQGAN, ViT-VQGAN, LlamaGen, IBQ, Open-MAGVIT2, MaskGIT-VQ, TiTok, VAR, FSQ, VQ-VAE; nothing in it is
-            run.
-        settings: What its shapes do not say, as key=value, where that is not what was published.
-        out: Directory of the tokenizer.
-        size: Pixels that images are cut to; what the family was trained on if not given.
+        checkpoint: Weights of VQGAN, ViT-VQGAN, LlamaGen, IBQ, Open-MAGVIT2, MaskGIT-VQ, TiTok, VAR, FSQ or VQ-VAE. No
+            code in the file is executed.
+        settings: Settings that tensor shapes do not determine, as key=value, if they differ from the published model.
+        out: Directory for the tokenizer.
+        size: Input height and width in pixels; by default the model's training size.
     """
     from tilework.core.errors import ConfigError, InputError, OutputError
     from tilework.tokenizers import save_tokenizer
@@ -94,7 +95,7 @@ def import_tokenizer(
         grid = tokenizer.grid(size)
     except InputError as error:
         raise ConfigError(error.what, "change --size") from error
-    state = "tested on real weights" if family.tested else "untested on real weights: look at its pictures first"
+    state = "tested on real weights" if family.tested else "untested on real weights: check its reconstructions first"
     save_tokenizer(out, tokenizer, config, size, f"{family.title}, from {checkpoint.name}; {state}")
     codes, dim = tokenizer.codebook.shape
     show({"tokenizer": str(out), "layout": family.title, "grid": list(grid), "codes": codes, "code_dim": dim,
@@ -109,7 +110,7 @@ def make_dct(
     size: Annotated[tuple[int, int], arg(metavar="H W")] = (128, 128),
     json: Json = False,
 ) -> None:
-    """Make the tokenizer of DCT coefficients: JPEG's, at a chosen quality. Nothing is trained.
+    """Make a tokenizer of quantised DCT coefficients, as in JPEG. No training.
 
     Try:
       tilework tokenizer dct --quality 50 --size 128 128 --out dct50
@@ -117,10 +118,10 @@ def make_dct(
       tilework train dct_cpu --data train.tok --val val.tok --out runs/dct
 
     Args:
-        out: Directory of the tokenizer.
-        quality: As of JPEG files, 1 to 100.
-        keep: Coefficients of each colour channel, the lowest frequencies first; 64 are all.
-        size: Pixels that images are cut to.
+        out: Directory for the tokenizer.
+        quality: JPEG quality, 1 to 100.
+        keep: Coefficients to keep per 8x8 block and colour channel, lowest frequencies first; 64 are all.
+        size: Input height and width in pixels.
     """
     from tilework.core.errors import ConfigError, OutputError
     from tilework.tokenizers import DctConfig, save_tokenizer
@@ -131,13 +132,14 @@ def make_dct(
         raise ConfigError(str(error), "change --quality or --keep") from error
     tokenizer = config.build(3, size, 0)
     if min(size) < 1 or size[0] % tokenizer.patch or size[1] % tokenizer.patch:
-        raise ConfigError(f"{size[0]}x{size[1]} px do not divide into {tokenizer.patch} px blocks", "change --size")
+        what = f"--size {size[0]} {size[1]} does not divide into {tokenizer.patch} px blocks"
+        raise ConfigError(what, f"give multiples of {tokenizer.patch}")
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
     save_tokenizer(out, tokenizer, config, size, f"DCT coefficients at JPEG quality {quality}, {keep} of 64 kept")
     values, codes = tokenizer.codebook.shape
     grid = [size[0] // tokenizer.patch, size[1] // tokenizer.patch]
-    show({"tokenizer": str(out), "grid": grid, "codes_of_a_place": codes, "values": values}, json)
+    show({"tokenizer": str(out), "grid": grid, "codes_per_position": codes, "values": values}, json)
 
 
 def card(
@@ -149,15 +151,15 @@ def card(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Measure a tokenizer on images: PSNR, SSIM, code usage, bits, speed; written beside it with a picture.
+    """Measure a tokenizer on images: PSNR, SSIM, codebook usage, bits, speed.
 
     Try:
       tilework tokenizer card tokenizer photos/val
 
     Args:
-        tokenizer: Directory of a tokenizer; card.json and card.png go there.
-        limit: Images to measure on, spread over the folder.
-        max_broken: Share of unreadable images above which nothing is measured.
+        tokenizer: Directory of the tokenizer; card.json and card.png are written there.
+        limit: Number of images to measure on, spread evenly over the folder.
+        max_broken: Largest share of unreadable images that is accepted.
     """
     from dataclasses import asdict
 

@@ -17,7 +17,7 @@ def train(
     /,
     *,
     data: tuple[Data, ...],
-    val: tuple[Data, ...] = (),
+    val: Annotated[tuple[Data, ...], arg(help_behavior_hint="(optional)")] = (),
     out: Path,
     start: OptionalPath = None,
     artefacts: Given = NONE,
@@ -27,7 +27,7 @@ def train(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Train a model by a recipe or a chain of them; the same command again goes on where it stopped.
+    """Train a model by a recipe or a chain of recipes. Repeat to resume.
 
     Try:
       tilework train demo_token --data train.tok --val val.tok --out runs/token
@@ -41,12 +41,12 @@ def train(
 
     Args:
         recipe: Name of a recipe or a chain; see 'tilework recipes'.
-        data: Token store (a path or URL) or image folder to train on; for a chain one for each of its links.
-        val: Token store or image folder to evaluate on; for a chain one for each link, 'none' for no evaluation.
-        out: Directory of the run: settings, log, checkpoints, results.
-        start: Run or checkpoint file (timm's ViT and DeiT too) whose weights to begin with.
-        config: YAML file over the recipe.
-        small: Train the small form of the recipe, for two cores: 128 px images or their 16x16 codes, minutes.
+        data: Token store (path or URL) or image folder to train on; for a chain one per run of the chain.
+        val: Token store or image folder to evaluate on; for a chain one per run, 'none' for no evaluation.
+        out: Directory for settings, log, checkpoints and results.
+        start: Run or checkpoint file to initialise weights from (timm's ViT and DeiT too).
+        config: YAML file that overrides settings of the recipe.
+        small: Train the small form of the recipe: 128 px images or 16x16 codes, minutes on two cores.
     """
     from tilework.core.config import resolve
     from tilework.core.errors import ConfigError
@@ -68,7 +68,7 @@ def train(
     else:
         run = resolve(equip(base, given), config, settings)
         if len(data) != 1 or len(validation) != 1:
-            raise ConfigError(f"'{recipe}' is one run, not a chain", "give --data and --val one path each")
+            raise ConfigError(f"recipe '{recipe}' is a single run, not a chain", "give one path to --data and --val")
         if dry_run:
             show(plan(run, data[0], validation[0], device, start), json)
             return

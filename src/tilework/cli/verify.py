@@ -7,13 +7,13 @@ from tilework.cli.output import progress_bar, show
 
 
 def verify(store: StorePath, /, deep: bool = False, json: Json = False) -> None:
-    """Check every file and every record of a token store.
+    """Check files and records of a token store against their checksums.
 
     Try:
       tilework verify train.tok
 
     Args:
-        deep: Decode every record as well, not only some.
+        deep: Decode every record too, not only a sample.
     """
     from tilework.core.errors import DamageError
     from tilework.store import Store
@@ -24,9 +24,9 @@ def verify(store: StorePath, /, deep: bool = False, json: Json = False) -> None:
     if json:
         show({"store": str(store), "images": len(tokens), "problems": problems}, True)
     elif not problems:
-        print(f"{store}: {len(tokens):,} images in {len(tokens.manifest.shards)} shards, all as written")
+        print(f"{store}: {len(tokens):,} images in {len(tokens.manifest.shards)} shards, no damage found")
     if problems:
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
         for problem in problems if not json else []:
             print(problem)
-        raise DamageError(f"{store} is damaged: {problems[0]}{more}", "restore the files or tokenize again")
+        raise DamageError(f"{store} is damaged: {problems[0]}{more}", "restore the files from a copy or tokenize again")

@@ -1,1 +1,1 @@
-"""Registry, configuration, random numbers, files, errors and batches: what every room stands on."""
+"""Registry, configuration, random numbers, files, errors and batches; imports no other part of Tilework."""

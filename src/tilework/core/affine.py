@@ -7,6 +7,6 @@ from torch import Tensor
 
 
 def follow(first: Tensor, second: Tensor) -> Tensor:
-    """The map of doing one thing to an image and then another. Each (B, 2, 3) output to input."""
+    """Compose two maps, `first` applied to the image before `second`. Each (B, 2, 3) output to input."""
     linear, shift = first[:, :, :2], first[:, :, 2:]
     return torch.cat([linear @ second[:, :, :2], linear @ second[:, :, 2:] + shift], -1)

@@ -1,7 +1,7 @@
-"""Trained or prepared things beside the data that a part of a run needs: a tokenizer, a TokenAdapt, label maps.
+"""Artefacts: trained or prepared inputs that a run needs beside its data (a tokenizer, a TokenAdapt, label maps).
 
-A part declares the setting that holds the directory: `adapter: str = artefact("adapter")`. Commands give it by an
-option of that name, `--adapter DIR`, to every part that declares it.
+A settings class declares a field for the directory, `adapter: str = artefact("adapter")`; the command line option
+`--adapter DIR` fills every field declared so.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ KEY = "artefact"
 
 
 def artefact(kind: str) -> Any:
-    """A field of settings that holds the directory of an artefact; empty until it is given."""
+    """Dataclass field for the directory of an artefact; empty until it is given."""
     return dataclasses.field(default="", metadata={KEY: kind})
 
 
 def declared(config: Any) -> set[str]:
-    """Kinds of artefacts that the parts of a configuration have settings for."""
+    """Kinds of artefacts that a configuration has fields for."""
     return {kind for kind, _ in _fields(config)}
 
 
 def _fields(config: Any) -> Iterator[tuple[str, str]]:
-    """Kind and directory of every artefact that the parts of a configuration declare."""
+    """Kind and directory of every artefact field in a configuration."""
     if isinstance(config, tuple | list):
         for item in config:
             yield from _fields(item)
@@ -39,7 +39,7 @@ def _fields(config: Any) -> Iterator[tuple[str, str]]:
 
 
 def given(config: Any, kind: str) -> str:
-    """The directory of a kind of artefact as a configuration has it; empty where it was not given."""
+    """Directory of a kind of artefact in a configuration; empty if it was not given."""
     return next((path for known, path in _fields(config) if known == kind and path), "")
 
 

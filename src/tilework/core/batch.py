@@ -1,4 +1,4 @@
-"""What flows from the data to the objective: labels, mixtures and batches.
+"""Batches and their labels, from the data to the objective.
 
 B batch | H, W code or pixel grid | C code dim | h, w token grid | N = h w | M classes named per target | S sources
 """
@@ -18,7 +18,7 @@ Stage = Literal["ids", "stacks", "map", "pixels"]  # stacks: several codes at ea
 
 @dataclass(frozen=True)
 class Shape:
-    """What the samples of a data set look like, before or after augmentation."""
+    """Kind and size of the samples of a data set, before or after augmentation."""
 
     stage: Stage
     channels: int  # of pixels or code maps; of codes, the length of their vectors
@@ -26,21 +26,21 @@ class Shape:
 
     @property
     def is_sequence(self) -> bool:
-        """Whether they are codes without positions in the image."""
+        """Whether samples are code sequences without positions in the image (TiTok)."""
         return self.stage == "ids" and self.grid[0] == 1
 
 
 @dataclass(frozen=True)
 class Target:
-    """Labels as a short list of classes and weights: hard, mixed, aligned and dense labels alike.
+    """Soft labels as a short list of classes and weights, for an image or for each token.
 
-    Doubt is `spread`: what belongs to no named class is shared by all classes alike. A row whose weights and spread sum
-    to less than one counts by that sum (a token that shows the image in part), one without either has no label.
+    `spread` is probability shared evenly by all classes, as in label smoothing. A row whose weights and spread sum to
+    less than one contributes to the loss by that sum (a token partly outside the image); a row of zeros has no label.
     """
 
     ids: Tensor  # (B, M) or (B, N, M)
-    weight: Tensor  # same shape; of a class beyond its part of the spread
-    spread: Tensor | None = None  # (B, S) or (B, N, S), one for each source; None: nothing, rows of weight sum to 1
+    weight: Tensor  # same shape; of a class, without its part of the spread
+    spread: Tensor | None = None  # (B, S) or (B, N, S), one for each source image; None: no spread, weights sum to 1
 
     @staticmethod
     def hard(labels: Tensor) -> Target:
@@ -49,7 +49,7 @@ class Target:
 
     @property
     def mass(self) -> Tensor:
-        """How much each row counts, (B,) or (B, N)."""
+        """Sum of weights and spread of each row, (B,) or (B, N)."""
         named = self.weight.sum(-1)
         return named if self.spread is None else named + self.spread.sum(-1)
 
@@ -64,7 +64,7 @@ class Target:
         return Target(torch.cat([self.ids, self.ids[partner]], -1), both(self.weight), spread)
 
     def reweigh(self, share: Tensor) -> Target:
-        """The labels of a mixture with other shares of its sources, whose classes follow one another. share: (B, S)."""
+        """Labels of a mixture with new shares of its S source images. share: (B, S)."""
         parts = self.weight.unflatten(-1, (share.shape[-1], -1))  # (B, S, M / S)
         whole = parts.sum(-1, keepdim=True)
         if self.spread is not None:
@@ -74,7 +74,7 @@ class Target:
         return Target(self.ids, (parts / whole * share[..., None]).flatten(-2), spread)
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Target:
-        """The same change of every part: to a device, or some of the rows."""
+        """Apply a function to every tensor: move to a device, select rows."""
         spread = None if self.spread is None else change(self.spread)
         return Target(change(self.ids), change(self.weight), spread)
 
@@ -85,7 +85,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Mix:
-    """How each sample is mixed with a partner: CutMix, MixToken, random, block-wise, mixup."""
+    """How each sample is mixed with a partner: mixup, CutMix, MixToken, random or block-wise patches."""
 
     partner: Tensor  # (B,)
     own: Tensor  # (B, h, w) share of the sample itself
@@ -104,7 +104,7 @@ class Mix:
         return F.interpolate(self.own[:, None], (height, width), mode="area")[:, 0]
 
     def apply(self, x: Tensor) -> Tensor:
-        """Mix a map with its partners; bytes become numbers. x: (B, C, H, W)."""
+        """Mix a map with its partners; uint8 becomes float. x: (B, C, H, W)."""
         x = x if x.is_floating_point() else x.float()
         own = self.at(x.shape[2], x.shape[3]).to(x.dtype)
         if x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
@@ -114,16 +114,16 @@ class Mix:
 
 
 class Column(Protocol):
-    """Data beside the input that must follow what happens to it: score maps, masks, boxes."""
+    """Data that augmentation must transform along with the input: score maps, masks, boxes."""
 
     def warp(self, affine: Tensor, grid: tuple[int, int], filled: bool = False) -> Column:
-        """Resample by a (B, 2, 3) output-to-input map onto a grid; filled: the input shows nothing beyond its edges."""
+        """Resample by a (B, 2, 3) output-to-input map onto a grid; filled: outside the image is padding."""
 
     def permute(self, source: Tensor) -> Column:
         """Take each position from another one. source: (B, H, W) flat positions on the input grid."""
 
     def mix(self, mix: Mix) -> Column:
-        """Follow a mixture of samples."""
+        """Mix with the partners, as the input is mixed."""
 
     def to(self, device: torch.device) -> Column:
         """The same data on a device."""
@@ -134,11 +134,11 @@ class Column(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples on their way from the source to the objective."""
+    """Input, labels and columns of some samples."""
 
     x: Tensor  # ids (B, H, W) | stacks of ids (B, C, H, W) | code map (B, C, H, W) | pixels (B, 3, H, W)
     target: Target
-    index: Tensor  # (B,) global sample index: keys the draws
+    index: Tensor  # (B,) global sample index, which seeds the random draws of each sample
     columns: dict[str, Column] = field(default_factory=dict)
     mix: Mix | None = None
 
@@ -154,12 +154,12 @@ class Batch:
         )
 
     def pin(self) -> Batch:
-        """The same batch in page-locked memory, for copies that overlap with work."""
+        """The same batch in pinned memory, for asynchronous copies to the device."""
         target = self.target.each(Tensor.pin_memory)
         return replace(self, x=self.x.pin_memory(), target=target, index=self.index.pin_memory())
 
     def rows(self, which: slice) -> Batch:
-        """Some of the samples; not for a mixed batch, whose partners may lie outside."""
+        """Some of the samples; not for a mixed batch, whose partners may be left out."""
         return replace(
             self,
             x=self.x[which],

@@ -1,4 +1,4 @@
-"""A codebook: the vectors that codes stand for, which codes of the tokenizer they are, and what was learnt for them.
+"""Codebooks: code vectors, their numbers in the tokenizer, and embeddings that training learnt for them.
 
 K codes | C code dim
 """
@@ -24,15 +24,15 @@ AT_ONCE = 1024  # codes compared with all others in one product
 
 @dataclass(frozen=True, eq=False)
 class Codebook:
-    """The codes of a store, a run or a tokenizer; arrays are never changed in place."""
+    """The codebook of a store, a run or a tokenizer; arrays are never changed in place."""
 
-    vectors: np.ndarray  # (K, C) float32; C is 0 where they are not known
-    used: np.ndarray  # (K,) int32: the tokenizer's number of each code
-    learnt: np.ndarray | None = None  # (K, C) float32: vectors that training put instead of the tokenizer's
+    vectors: np.ndarray  # (K, C) float32; C is 0 if the vectors are unknown
+    used: np.ndarray  # (K,) int32: number of each code in the tokenizer
+    learnt: np.ndarray | None = None  # (K, C) float32: embeddings learnt in training, which replace the vectors
 
     @staticmethod
     def of(vectors: np.ndarray, learnt: np.ndarray | None = None) -> Codebook:
-        """All codes of a tokenizer. vectors: (K, C), an array or a tensor."""
+        """The full codebook of a tokenizer. vectors: (K, C), array or tensor."""
         table = np.ascontiguousarray(vectors, np.float32)
         own = None if learnt is None else np.ascontiguousarray(learnt, np.float32)
         return Codebook(table, np.arange(len(table), dtype=np.int32), own)
@@ -42,7 +42,7 @@ class Codebook:
 
     @property
     def code_dim(self) -> int:
-        """Length of a code vector; 0 where the vectors are not known."""
+        """Length of a code vector; 0 if the vectors are unknown."""
         return int(self.vectors.shape[1])
 
     @cached_property
@@ -51,9 +51,9 @@ class Codebook:
         return hashlib.sha256(np.ascontiguousarray(self.vectors).tobytes()).hexdigest()
 
     def table(self, standardise: bool = False) -> np.ndarray:
-        """The vectors that a model sees, (K, C): the learnt ones as they are; else the tokenizer's.
+        """The embedding table that a model sees, (K, C): the learnt embeddings if there are any, else the vectors.
 
-        standardise: every channel of the tokenizer's to mean 0 and deviation 1 over the codes.
+        standardise: scale every channel of the vectors to mean 0 and standard deviation 1 over the codes.
         """
         if self.learnt is not None or not standardise:
             return self.vectors if self.learnt is None else self.learnt
@@ -61,11 +61,11 @@ class Codebook:
         return ((wide - wide.mean(0)) / np.maximum(wide.std(0), 1e-6)).astype(np.float32)
 
     def with_learnt(self, learnt: np.ndarray | None) -> Codebook:
-        """The same codes with other learnt vectors, (K, C), or with none."""
+        """A copy with other learnt embeddings, (K, C), or none."""
         return replace(self, learnt=None if learnt is None else np.ascontiguousarray(learnt, np.float32))
 
     def positions_in(self, other: Codebook) -> np.ndarray | None:
-        """Where each code stands in another codebook, (K,) int64; None if some code is not there."""
+        """Index of each code in another codebook, (K,) int64; None if any code is missing there."""
         if not len(self) or self.code_dim != other.code_dim or not self.code_dim:
             return None
         exact = {row.tobytes(): number for number, row in reversed(list(enumerate(other.vectors)))}
@@ -81,14 +81,14 @@ class Codebook:
         return found
 
     def learnt_for(self, other: Codebook) -> np.ndarray | None:
-        """The learnt vectors of another one's codes, (K', C); None where nothing was learnt, or for other codes."""
+        """Learnt embeddings for the codes of another codebook, (K', C); None if there are none or a code is unknown."""
         positions = None if self.learnt is None else other.positions_in(self)
         return None if positions is None or self.learnt is None else self.learnt[positions]
 
     def nearest(self, count: int = 5) -> np.ndarray:
-        """Other codes by falling cosine of their vectors, the lower number first among equals.
+        """Nearest codes of each code by cosine similarity, ties by code number.
 
-        Returns (K, count) int32, fewer columns where there are not so many codes.
+        Returns (K, count) int32, with fewer columns if there are fewer codes.
         """
         unit = self.vectors / np.maximum(np.linalg.norm(self.vectors, axis=1, keepdims=True), 1e-12)
         count = min(count, len(unit) - 1)
@@ -104,7 +104,7 @@ class Codebook:
         return found
 
     def write(self, directory: Path) -> None:
-        """Write the file of a run or an exported model."""
+        """Write codebook.safetensors of a run or an exported model."""
         tensors = {"codebook": np.ascontiguousarray(self.vectors), "used": self.used}
         if self.learnt is not None:
             tensors["table"] = self.learnt
@@ -120,21 +120,21 @@ class Codebook:
         except (OSError, KeyError, SafetensorError) as error:
             raise DamageError(f"{file} cannot be read", f"restore it ({error})") from error
         if book.vectors.ndim != 2 or book.vectors.dtype != np.float32 or book.used.shape != book.vectors.shape[:1]:
-            raise DamageError(f"{file} holds no codebook", "restore it")
+            raise DamageError(f"{file} holds no codebook", "restore it from a copy")
         if book.learnt is not None and (book.learnt.shape != book.vectors.shape or not np.isfinite(book.learnt).all()):
-            raise DamageError(f"{file} holds a table that does not fit its codebook", "restore it")
+            raise DamageError(f"the learnt embeddings in {file} do not fit its codebook", "restore it from a copy")
         if book.digest != expected:
-            raise DamageError(f"{file} is not the codebook that the model was trained with", "restore it")
+            raise DamageError(f"{file} is not the codebook that the model was trained with", "restore it from a copy")
         return book
 
 
 def same_codes(one: Codebook | None, other: Codebook | None) -> bool:
-    """Whether two data sets have the same codes under the same numbers; pixels have none."""
+    """Whether two data sets have equal codebooks; None: pixels."""
     if one is None or other is None:
         return one is other
     return one.digest == other.digest
 
 
 def _portions(index: np.ndarray) -> list[np.ndarray]:
-    """Codes in portions: a large vocabulary has no room for all pairs at once."""
+    """Chunks of codes: all pairs of a large codebook would not fit into memory."""
     return np.split(index, range(AT_ONCE, len(index), AT_ONCE)) if len(index) else []

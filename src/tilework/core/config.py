@@ -117,11 +117,11 @@ def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
         if name not in filled and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
     if missing:
-        raise ConfigError(f"{where or 'configuration'} lacks '{missing[0]}'", "add it")
+        raise ConfigError(f"{where or 'configuration'} lacks '{missing[0]}'", f"set it, such as {missing[0]}: VALUE")
     try:
         return kind(**filled)
     except ValueError as error:  # a dataclass that checks itself
-        raise ConfigError(f"{where or 'configuration'} is refused", str(error)) from error
+        raise ConfigError(f"invalid settings of {where or 'the run'}", str(error)) from error
 
 
 def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
@@ -140,7 +140,7 @@ def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
 
 
 def override(plain: Plain, assignments: Sequence[str]) -> Plain:
-    """Apply `key.inner=value` assignments to a plain configuration; list items by their name or position."""
+    """Apply `key.inner=value` assignments to a plain configuration; list items by name or index."""
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals:
@@ -156,27 +156,27 @@ def _assign(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
         i = _position(node, keys[0], path)
         return [*node[:i], _assign(node[i], keys[1:], value, path), *node[i + 1 :]]
     if node is not None and not isinstance(node, dict):
-        raise ConfigError(f"'{path}' goes into a plain value", f"stop before '{keys[0]}'")
+        raise ConfigError(f"'{path}' names a key inside a plain value", f"stop before '{keys[0]}'")
     return {**(node or {}), keys[0]: _assign((node or {}).get(keys[0]), keys[1:], value, path)}
 
 
 def _position(items: list[Any], key: str, path: str) -> int:
-    """The position in a list that a key of `path` means: a number from 0, or the name of one item."""
+    """Index of the list item that `key` selects: a number from 0, or the name of an item."""
     if key in (positions := [str(i) for i in range(len(items))]):
         return positions.index(key)
     names = [_name(item) for item in items]
     if not any(names) or key.lstrip("-").isdecimal():
-        raise ConfigError(f"'{key}' in '{path}' is no position in a list of {len(items)}", "count from 0")
+        raise ConfigError(f"'{key}' in '{path}' is not an index of a list of {len(items)}", "count from 0")
     found = [i for i, name in enumerate(names) if name == key]
     if len(found) > 1:
-        raise ConfigError(f"'{key}' in '{path}' stands at {' and '.join(map(str, found))}", "give the position instead")
+        raise ConfigError(f"'{key}' in '{path}' is at {' and '.join(map(str, found))}", "give the index instead")
     if not found:
         raise ConfigError(f"no '{key}' in the list of '{path}'", nearest(key, filter(None, names)))
     return found[0]
 
 
 def _name(item: Any) -> str | None:
-    """The name of a list's item: its own, or that of the first part that has one, such as an extra objective."""
+    """Name of a list item: its own, or that of its first part with a name, as in `extra`."""
     if not isinstance(item, dict):
         return None
     parts = [item, *(part for part in item.values() if isinstance(part, dict))]
@@ -184,7 +184,7 @@ def _name(item: Any) -> str | None:
 
 
 def resolve(base: C, file: Path | None = None, assignments: Sequence[str] = ()) -> C:
-    """A recipe, then a YAML file over it, then overrides over both."""
+    """Settings of a recipe, overridden by a YAML file, then by key=value assignments."""
     plain = encode(base)
     if file is not None:
         plain = merge(plain, read_yaml(file))
@@ -192,12 +192,12 @@ def resolve(base: C, file: Path | None = None, assignments: Sequence[str] = ()) 
 
 
 def merge(below: Plain, above: Any) -> Plain:
-    """Mappings key by key, `above` winning; a part of another name replaces the whole part.
+    """Override mappings key by key; a part with another `name` is replaced as a whole.
 
-    A mapping over a list changes the items that its keys name.
+    A mapping over a list overrides the items that its keys select.
     """
     if not isinstance(above, Mapping):
-        raise ConfigError(f"a configuration file holds {above!r}", "a mapping of keys to values is needed")
+        raise ConfigError(f"the configuration file holds {above!r}", "a mapping of keys to values is needed")
     return {**below, **{key: _merged(below.get(key), value, str(key)) for key, value in above.items()}}
 
 
@@ -235,7 +235,7 @@ def to_yaml(value: Any) -> str:
 
 
 def first_difference(one: Any, other: Any, where: str = "") -> tuple[str, Any, Any]:
-    """The first key whose plain values differ, and both values; ("", None, None) where nothing does."""
+    """The first key whose plain values differ, and both values; ("", None, None) if none does."""
     if isinstance(one, dict) and isinstance(other, dict):
         pairs = [(str(key), one.get(key), other.get(key)) for key in (*one, *(key for key in other if key not in one))]
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):

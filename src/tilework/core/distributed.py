@@ -18,7 +18,7 @@ from tilework.core.errors import MachineError
 
 @dataclass(frozen=True)
 class World:
-    """This process among all."""
+    """Rank and device of this process, and collective operations."""
 
     rank: int
     size: int
@@ -44,7 +44,7 @@ class World:
         return values
 
     def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """The tensor of every process, by rank, on this one's device; they may differ in their first side."""
+        """The tensor of every process, by rank, on this device; first dimensions may differ."""
         if self.size == 1:
             return [values]
         rows = torch.tensor([len(values)], device=self.device)
@@ -58,13 +58,13 @@ class World:
         return [part[:length] for part, length in zip(parts, lengths, strict=True)]
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait for all processes."""
         if self.size > 1:
             distributed.barrier()
 
 
 def pick_device(name: str) -> torch.device:
-    """'auto', 'cpu', 'cuda', 'cuda:1', 'mps'; refused if it is not here."""
+    """The device 'auto', 'cpu', 'cuda', 'cuda:1' or 'mps'; an error if this machine lacks it."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -79,7 +79,7 @@ def pick_device(name: str) -> torch.device:
 
 @contextmanager
 def join_world(device: str = "auto") -> Iterator[World]:
-    """The process group that torchrun asks for; a single process otherwise."""
+    """Join the process group under torchrun; a world of one process otherwise."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield World(0, 1, pick_device(device))
         return

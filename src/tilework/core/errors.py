@@ -1,18 +1,18 @@
-"""One error type with an exit code and a hint; the table below is what `tilework` exits with."""
+"""Errors with a hint and an exit code; EXIT_CODES lists what `tilework` exits with."""
 
 from __future__ import annotations
 
 EXIT_CODES = {
     0: "success",
-    1: "a bug in Tilework: please report the trace",
-    2: "the command line could not be understood",
-    3: "input missing, empty or unusable (folders, images, labels)",
-    4: "configuration wrong (recipe, key, value, combination)",
-    5: "a store or checkpoint is damaged or of another version",
-    6: "the machine lacks something (device, package)",
-    7: "the output is taken or cannot be written",
-    8: "training stopped by itself (loss not finite)",
-    75: "stopped by a signal: run the same command to go on",
+    1: "bug in Tilework: please report the traceback",
+    2: "invalid command line",
+    3: "input missing, empty or unusable (folder, image, label)",
+    4: "invalid configuration (recipe, key, value, combination)",
+    5: "store or checkpoint damaged, or of another version",
+    6: "device or package not available",
+    7: "output exists or cannot be written",
+    8: "training failed (gradients not finite)",
+    75: "stopped by a signal: repeat the command to resume",
     130: "interrupted from the keyboard",
 }
 
@@ -35,7 +35,7 @@ class InputError(TileworkError):
 
 
 class ConfigError(TileworkError):
-    """A recipe, key, value or combination that makes no sense."""
+    """An invalid recipe, key, value or combination."""
 
     exit_code = 4
 
@@ -47,28 +47,28 @@ class DamageError(TileworkError):
 
 
 class MachineError(TileworkError):
-    """A device or package that is not here."""
+    """A device or package that is not available."""
 
     exit_code = 6
 
 
 class OutputError(TileworkError):
-    """An output position that is taken or cannot be written."""
+    """An output path that exists or cannot be written."""
 
     exit_code = 7
 
 
 class InUseError(OutputError):
-    """Another process is at work there."""
+    """A directory that another process has locked."""
 
 
 class TrainingError(TileworkError):
-    """Training that cannot go on."""
+    """Training that cannot continue."""
 
     exit_code = 8
 
 
 class Stopped(TileworkError):
-    """A run that was told to stop and has saved its state."""
+    """A run that was stopped by a signal and has saved a checkpoint."""
 
     exit_code = 75

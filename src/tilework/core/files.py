@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written aside, flushed to disk, then renamed."""
+"""Atomic writes: to a temporary name, flushed to disk, then renamed; directory locks; checksums."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def is_free(path: Path) -> bool:
-    """Whether a directory is absent or empty but for a write cut short; refused where none can be."""
+    """Whether a directory is absent or empty, apart from interrupted writes; an error if it cannot be created."""
     there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not there.is_dir():
-        raise OutputError(f"{path} cannot be a directory", f"{there} is a file; choose another folder")
+        raise OutputError(f"cannot make the directory {path}", f"{there} is a file; choose another folder")
     if not os.access(there, os.W_OK):
         raise OutputError(f"cannot write {path}", f"no permission in {there}; choose another folder")
     return there != path or all(p.name.startswith(".") and p.name.endswith(".tmp") for p in path.iterdir())
 
 
 def make_directory(path: Path) -> None:
-    """A directory with its parents."""
+    """Make a directory and its parents."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -85,7 +85,7 @@ def make_directory(path: Path) -> None:
 
 @contextmanager
 def new_directory(path: Path, replace: bool = False) -> Iterator[Path]:
-    """A directory to fill; it appears under `path` when the block ends well, and not at all otherwise."""
+    """A temporary directory to fill, renamed to `path` if the block succeeds and removed otherwise."""
     if path.exists() and not replace:
         raise OutputError(f"{path} exists", "choose another folder or remove it")
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
@@ -103,9 +103,9 @@ def new_directory(path: Path, replace: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path, wait: bool = False) -> Iterator[None]:
-    """A directory that no other process may hold at the same time; the lock goes with the process.
+    """Lock a directory against other processes; the lock ends with the process.
 
-    wait: until it is free, instead of refusing one that is not.
+    wait: for another process to release it, instead of raising InUseError.
     """
     try:
         handle = os.open(path, os.O_RDONLY)
@@ -126,12 +126,12 @@ def locked(path: Path, wait: bool = False) -> Iterator[None]:
 
 
 def _take_name(aside: Path, path: Path, replace: bool) -> None:
-    """Rename a directory; one to replace moves away first, and comes back if this fails."""
+    """Rename a directory; an old one is moved away first and restored on failure."""
     if not path.exists():
         aside.rename(path)
         return
     if not replace:
-        raise OutputError(f"{path} exists", "it appeared meanwhile; choose another folder or remove it")
+        raise OutputError(f"{path} exists", "another process made it meanwhile; choose another folder or remove it")
     old = aside.with_suffix(".old")
     path.rename(old)
     try:

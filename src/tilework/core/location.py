@@ -1,4 +1,4 @@
-"""Where data lie: in a directory of this machine, or behind a URL."""
+"""Locations of data: a local path or a URL."""
 
 from __future__ import annotations
 
@@ -12,31 +12,30 @@ HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 
 class Url(str):
-    """An address that may be written into messages and files: it holds no password, key or query."""
+    """A URL that is safe to log: no password, key or query."""
 
     __slots__ = ()
 
     def __new__(cls, text: str) -> Url:
-        """Refuses another scheme, and what may hold a secret or mean more than one position."""
+        """Refuses an unknown scheme, anything that may hold a secret, and ambiguous paths."""
         scheme, sign, rest = text.partition("://")
         if not sign or scheme.lower() not in SCHEMES:
-            said = f"'{scheme}://'" if re.fullmatch(r"[\w.+:-]{1,32}", scheme) else "that"
-            raise InputError(f"{said} is no place of data", f"give a path, or a URL of {', '.join(SCHEMES)}")
-        # nothing of these is shown: it may be a secret
+            said = f"'{scheme}://'" if re.fullmatch(r"[\w.+:-]{1,32}", scheme) else "this kind of URL"
+            raise InputError(f"{said} is not supported", f"give a path, or a URL of {', '.join(SCHEMES)}")
+        # the text itself is not shown: it may be a secret
+        hint = "remove it: URLs are written into logs and files"
         if "@" in rest:
-            raise InputError(
-                f"a {scheme} URL with a user name or password", "it would be written into files: remove it"
-            )
+            raise InputError(f"the {scheme} URL has a user name or password", hint)
         if "?" in rest or "#" in rest:
-            raise InputError(f"a {scheme} URL with a query or fragment", "it would be written into files: remove it")
+            raise InputError(f"the {scheme} URL has a query or fragment", hint)
         host, _, path = rest.partition("/")
         if not HOST.fullmatch(host) or re.search(r"[\\\x00-\x1f\x7f-\x9f]|::|://|(^|/)\.\.?(/|$)", path):
-            raise InputError(f"a {scheme} URL that cannot be", f"give {scheme}://HOST/DIRECTORY")
+            raise InputError(f"the {scheme} URL has an invalid host or path", f"give {scheme}://HOST/DIRECTORY")
         return super().__new__(cls, text)
 
     @property
     def scheme(self) -> str:
-        """What stands before ://."""
+        """The part before ://, in lower case."""
         return self.partition("://")[0].lower()
 
 
@@ -44,15 +43,17 @@ Location = Path | Url
 
 
 def location(given: Path | str) -> Location:
-    """A path, or a URL where it is written as one; refuses a URL that cannot be used."""
+    """A Url if the text contains ://, else a path."""
     text = str(given)
     if isinstance(given, Path):
         if text.startswith(tuple(f"{scheme}:/" for scheme in SCHEMES)):  # a Path has lost one of the two /
-            raise InputError(f"'{text}' is neither a path nor a URL", "a URL has two slashes: give it as text")
+            raise InputError(
+                f"'{text}' is neither a path nor a URL", "pass a URL as str: Path drops one of its slashes"
+            )
         return given
     return Url(text) if "://" in text else Path(text)
 
 
 def is_store(given: Location) -> bool:
-    """Whether a path or URL is meant as a token store rather than as a folder of images."""
+    """Whether a path or URL names a token store rather than a folder of images."""
     return isinstance(given, Url) or (given / "manifest.json").exists() or given.suffix == ".tok"

@@ -1,4 +1,4 @@
-"""Memory that a step frees is needed again by the next one: keep it instead of giving it back."""
+"""Allocator settings: keep memory that a training step frees, since the next step needs it again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ KEPT = 1 << 30
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to hold on to freed blocks, up to 1 GiB in all; False where the C library is another.
+    """Make glibc keep up to 1 GiB of freed blocks; False with another C library.
 
-    Otherwise large tensors cost a page fault per 4 kB, each step anew.
+    Otherwise large tensors cost a page fault per 4 kB in every step.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,6 +1,6 @@
-"""Methods of other packages: modules that register their parts when they are imported.
+"""Plug-ins: modules of other packages that register models, augmentations or recipes when imported.
 
-`TILEWORK_METHODS=package.module,other` names them; installed packages name theirs as entry points `tilework.methods`.
+They are listed in `TILEWORK_METHODS=package.module,other`, or as entry points `tilework.methods` of installed packages.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ imported: list[str] = []  # modules of other packages
 
 
 def import_methods() -> None:
-    """Import what the environment and installed packages name."""
+    """Import the plug-ins that the environment and installed packages list."""
     named = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
     for module in (*named, *(point.module for point in entry_points(group=GROUP))):
         try:
             import_module(module)
             imported.append(module)
         except ImportError as error:
-            raise ConfigError(f"the method '{module}' cannot be imported", f"correct {VARIABLE} ({error})") from error
+            raise ConfigError(f"plug-in '{module}' cannot be imported", f"correct {VARIABLE} ({error})") from error

@@ -1,4 +1,4 @@
-"""Names that users pick from."""
+"""Registries: entries that users select by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FEW = 40  # names that a line can hold
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that names the closest known word, and all of them where they are few."""
+    """A hint with the closest known name, and all names if there are few."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean '{close[0]}'? " if close else ""
@@ -23,22 +23,22 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 class Registry(Generic[T]):
-    """A table from names to things, filled by decorator."""
+    """A table of named entries, filled by decorator."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._entries: dict[str, T] = {}
 
     def add(self, name: str) -> Callable[[T], T]:
-        """Decorator that files a thing under a name."""
+        """Decorator that registers an entry under a name."""
 
-        def file(entry: T) -> T:
+        def register(entry: T) -> T:
             if name in self._entries:
                 raise ValueError(f"{self.kind} '{name}' is registered twice")
             self._entries[name] = entry
             return entry
 
-        return file
+        return register
 
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:
@@ -49,5 +49,5 @@ class Registry(Generic[T]):
         return iter(sorted(self._entries))
 
     def name_of(self, entry: T) -> str:
-        """The name under which a thing is filed."""
+        """The name an entry is registered under."""
         return next(name for name, known in self._entries.items() if known is entry)

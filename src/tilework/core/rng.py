@@ -22,13 +22,13 @@ Array = TypeVar("Array", np.ndarray, "Tensor")
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57])[:, None, None]
-_WEYL = (0x9E3779B9, 0xBB67AE85)  # what the keys grow by in each round
+_WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the keys in each round
 
 
 def philox(
     counter: tuple[Number, Number, Number, Number], key: tuple[int, int]
 ) -> tuple[Number, Number, Number, Number]:
-    """Ten rounds on four numbers, or arrays of int64, that hold 32-bit words; returns four such ones."""
+    """Ten rounds on four 32-bit words, each a number or an int64 array; returns four words."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -102,7 +102,7 @@ class Draws:
     epoch: int
     index: Tensor  # (B,) int64
     step: int = 0  # training steps taken so far
-    steps: int = 0  # of the whole run; 0: not known
+    steps: int = 0  # of the whole run; 0: unknown
 
     def uniform(self, purpose: str, count: int = 1) -> Tensor:
         """(B, count) float32 in [0, 1)."""

@@ -1,1 +1,1 @@
-"""Lists of runs with their tables and pages: the demo, comparisons, ablations, tokenizers."""
+"""Experiments of several runs with tables and reports: demo, storage comparison, ablations, tokenizers."""

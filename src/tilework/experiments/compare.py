@@ -1,6 +1,6 @@
-"""Storage against accuracy on one's own images: the rows of SeiT's table B.5 and its figure 1.
+"""Storage against accuracy on the user's images: the rows of SeiT's table B.5 and its figure 1.
 
-Every row is stored for real, measured in bytes, trained with the same model for the same number of steps, and
+Every row is written to disk and its bytes are counted; the same model is trained on it for the same number of steps and
 evaluated on the same validation images. Rows are written KIND, KIND:VALUE or KIND:VALUE@SEEDS.
 """
 
@@ -33,13 +33,14 @@ from tilework.experiments.runner import (
     accuracy_cell,
     claim,
     difference_cell,
+    noise_line,
     resolution_line,
     run_trial,
     summarise,
     with_seed,
 )
 from tilework.experiments.scores import read_scores, scored, write_scores
-from tilework.experiments.statistics import pooled_deviation, resolvable
+from tilework.experiments.statistics import pooled_deviation
 from tilework.recipes import run_of
 from tilework.report import storage_accuracy
 from tilework.runs import Chain, Link, Run
@@ -59,19 +60,19 @@ Storing: TypeAlias = "Callable[[Compare, str], Stored]"
 
 @dataclass(frozen=True)
 class Stored:
-    """What a row keeps on disk, and the run that learns from it."""
+    """Data of a row on disk, and the run that trains on it."""
 
     run: Run | Chain
     data: tuple[Path, ...]
     val: tuple[Path | None, ...]
     bytes: int
     samples: int
-    kept: str  # in words
+    kept: str  # description of the data, for the table
 
 
 @dataclass(frozen=True)
 class Row:
-    """A kind of row: `check` refuses a bad value before anything is written, `store` makes what is kept."""
+    """A kind of row: `check` refuses an invalid value before anything is written, `store` writes the data."""
 
     check: Callable[[Compare, str], object]
     store: Callable[[Compare, str], Stored]
@@ -81,62 +82,55 @@ rows: Registry[Row] = Registry("row")
 
 
 def row(name: str, check: Callable[[Compare, str], object]) -> Callable[[Storing], Storing]:
-    """File a function that stores a kind of row under its name."""
+    """Decorator that registers the function that stores a kind of row."""
 
-    def file(store: Storing) -> Storing:
+    def register(store: Storing) -> Storing:
         rows.add(name)(Row(check, store))
         return store
 
-    return file
+    return register
 
 
 @dataclass
 class Compare:
-    """One comparison in one directory; what is done is not done again."""
+    """A comparison in its directory; finished rows are not repeated."""
 
     images: Path
     val: Path
     out: Path
     names: Sequence[str]
     tokenizers: Sequence[Path]
-    settings: Sequence[str] = ()  # over every run
+    settings: Sequence[str] = ()  # overrides for every run
     pixel_recipe: str = "plain_pixel_cpu"
-    token_recipes: Sequence[str] = ("seit_cpu", "seit_f16_cpu")  # the first that is made for the grid
+    token_recipes: Sequence[str] = ("seit_cpu", "seit_f16_cpu")  # the first that fits the token grid is used
     plain_recipes: Sequence[str] = ("seit_plain_cpu",)
-    deviation: float = 0.01  # between seeds, assumed before any is known
+    deviation: float = 0.01  # assumed standard deviation of accuracy between seeds
     device: str = "auto"
     quiet: bool = False
     _stored: dict[str, Stored] = field(default_factory=dict, init=False, repr=False)
 
     def plan(self) -> dict[str, Any]:
-        """What would be done, after all checks."""
+        """Rows and runs, after all checks."""
         plan = self._check()
-        smallest = resolvable(self.deviation, 1, 1)
         return {
             "images": len(ImageFolder.open(self.images)),
             "rows": {name: seeds for name, (*_, seeds) in zip(self.names, plan, strict=True)},
             "runs": sum(seeds for *_, seeds in plan),
             "steps_per_run": steps_of(self.recipe(self.pixel_recipe)),
-            "smallest_difference": f"{100 * smallest:.1f} points, between rows of one seed, if seeds differ by "
-            f"{100 * self.deviation:g} points",
+            "noise": noise_line(self.deviation),
         }
 
     def run(self) -> dict[str, Any]:
         """All rows; returns what results.json holds."""
         plan = self._check()
-        is_free(self.out)  # refuses a position that cannot be one
+        is_free(self.out)  # raises if it cannot be a directory
         make_directory(self.out)
         with locked(self.out):
             self._claim()
             return self._run(plan)
 
     def _run(self, plan: list[tuple[str, str, int]]) -> dict[str, Any]:
-        runs, smallest = sum(seeds for *_, seeds in plan), 100 * resolvable(self.deviation, 1, 1)
-        notice(
-            f"{counted(runs, 'run')}; if seeds differ by {100 * self.deviation:g} points, two rows of one seed are "
-            f"told apart from {smallest:.1f} points on",
-            self.quiet,
-        )
+        notice(f"{counted(sum(seeds for *_, seeds in plan), 'run')}; {noise_line(self.deviation)}", self.quiet)
         outcomes: list[Outcome] = []
         for kind, value, seeds in plan:
             name = f"{kind}:{value}" if value else kind
@@ -148,13 +142,13 @@ class Compare:
         return results
 
     def _check(self) -> list[tuple[str, str, int]]:
-        """Refuse what cannot work before anything is written; returns the rows as kind, value, seeds."""
+        """Check rows, folders and recipes before anything is written; returns rows as kind, value, seeds."""
         plan = [parse_row(name) for name in self.names]
         if not plan or len({(kind, value) for kind, value, _ in plan}) < len(plan):
-            raise ConfigError("a row is named twice or none at all", "name each once, with @SEEDS for several seeds")
+            raise ConfigError("a row is given twice, or there are no rows", "give each once; add @SEEDS for more seeds")
         classes = ImageFolder.open(self.images).classes
         if missing := set(classes) - set(ImageFolder.open(self.val).classes):
-            raise InputError(f"{self.val} lacks the class '{min(missing)}' of {self.images}", "both need the same ones")
+            raise InputError(f"{self.val} lacks class '{min(missing)}' of {self.images}", "use the same class folders")
         ImageFolder.open(self.val, classes)
         for path in self.tokenizers:
             load_tokenizer(path)
@@ -167,14 +161,15 @@ class Compare:
         for name, (kind, value, _) in zip(self.names, plan, strict=True):
             share = _share(self, value) if kind in ("uniform", "score") else 1.0
             if sum(max(1, round(share * n)) for n in counts.tolist() if n) < batch:
-                raise ConfigError(f"row '{name}' does not fill a batch of {batch}", "lower fit.batch")
+                raise ConfigError(f"row '{name}' has fewer images than a batch ({batch})", "lower fit.batch")
         return plan
 
     def _check_input(self, recipe: str, start: Stage, end: Stage) -> None:
-        """Refuse a recipe for another kind of data."""
+        """Refuse a recipe for another kind of input."""
         run = self.recipe(recipe)
         if output_shape(run.augment, Shape(start, 3, run.codes or run.size)).stage != end:
-            raise ConfigError(f"recipe '{recipe}' does not turn {start} into {end}", "choose another recipe")
+            data = "images" if start == "pixels" else "token stores"
+            raise ConfigError(f"recipe '{recipe}' does not train on {data}", f"choose one for {data}")
 
     def _claim(self) -> None:
         state = {
@@ -184,29 +179,29 @@ class Compare:
             "settings": list(self.settings),
             "recipes": [self.pixel_recipe, list(self.token_recipes), list(self.plain_recipes)],
         }
-        for left in (self.out / "data").glob(".*.tmp"):  # of a write cut short; the lock says that nobody is at it
+        for left in (self.out / "data").glob(".*.tmp"):  # of an interrupted write: the lock excludes a running one
             shutil.rmtree(left, ignore_errors=True)
         claim(self.out, state, "comparison")
 
-    # what rows are made of
+    # data of the rows
 
     @cached_property
     def folder(self) -> ImageFolder:
-        """The training images that can be read."""
+        """The readable training images."""
         source = open_source(self.images, self.recipe(self.pixel_recipe).size, 0.05, quiet=self.quiet)
         assert isinstance(source, ImageSource)
         return source.folder
 
     def recipe(self, name: str) -> Run:
-        """A recipe with the settings of the comparison."""
+        """A recipe with the overrides of the comparison."""
         return resolve(run_of(name), None, self.settings)
 
     def folder_row(self, kept: str, path: Path, folder: ImageFolder) -> Stored:
-        """Images in a folder, and the pixel recipe."""
+        """A row of images in a folder, with the pixel recipe."""
         return Stored(self.recipe(self.pixel_recipe), (path,), (self.val,), folder.bytes, len(folder), kept)
 
     def write_folder(self, name: str, index: np.ndarray, save: Callable[[Path, Path], None]) -> ImageFolder:
-        """Some training images, each written by `save(from, to)`, as a folder of its own."""
+        """A new folder of some training images, each written by `save(from, to)`."""
         path = self.out / "data" / name
         if not path.exists():
             bar = Bar(f"write {name}", len(index), quiet=self.quiet)
@@ -224,7 +219,7 @@ class Compare:
         return ImageFolder.open(path, self.folder.classes)
 
     def store(self, number: int, views: int = 1) -> tuple[Path, Path]:
-        """Stores of the training and the validation images by a tokenizer."""
+        """Token stores of training and validation images, by the number of the tokenizer."""
         path = self.tokenizers[number - 1]
         tokenizer, card = load_tokenizer(path)
         device = pick_device(self.device)
@@ -240,7 +235,7 @@ class Compare:
         return train, val
 
     def token_row(self, names: Sequence[str], number: int, views: int = 1) -> Stored:
-        """Tokens of the images, and the recipe that fits their grid."""
+        """A row of tokens, with the recipe that fits their grid."""
         train, val = self.store(number, views)
         store = Store(train)
         run = self.fitting(names, (store.grid[0], store.grid[1]))
@@ -250,15 +245,12 @@ class Compare:
         return Stored(run, (train,), (val,), sum(store.sizes.values()), len(store) * store.views, kept)
 
     def fitting(self, names: Sequence[str], grid: tuple[int, int]) -> Run:
-        """The first of some recipes that is made for a grid."""
+        """The first of some recipes that fits a token grid."""
         for name in names:
             if (run := self.recipe(name)).codes in (None, grid):
                 return run
-        raise ConfigError(
-            f"no recipe of {', '.join(names)} takes codes of {grid[0]}x{grid[1]}", "use another tokenizer"
-        )
-
-    # what comes out
+        what = f"no recipe of {', '.join(names)} takes {grid[0]}x{grid[1]} codes"
+        raise ConfigError(what, "use another tokenizer or another --token-recipe")
 
     def _report(self, outcomes: list[Outcome]) -> dict[str, Any]:
         summary = summarise(outcomes)
@@ -309,23 +301,23 @@ def parse_row(text: str) -> tuple[str, str, int]:
 
 
 def steps_of(run: Run | Chain) -> int:
-    """Steps of a run, of a chain in all; 0 where epochs decide."""
+    """Steps of a run, or of all runs of a chain; 0 if set by epochs."""
     return sum(link.run.fit.steps for link in run.links) if isinstance(run, Chain) else run.fit.steps
 
 
 def augmentation(run: Run | Chain) -> str:
-    """What a run does to its input, by name."""
+    """Names of a run's augmentations."""
     if isinstance(run, Chain):
         return "; ".join(f"{link.name}: {augmentation(link.run)}" for link in run.links)
-    quiet = ("embed", "normalise")  # what every run of its kind does
+    quiet = ("embed", "normalise")  # in every run on tokens or pixels
     names = [Augment.choices.name_of(type(step)) for step in run.augment]
     return ", ".join(name for name in names if name not in quiet) or "none"
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The table for people."""
+    """The results as a Markdown table."""
     lines = [
-        "| row | kept | augmentation | samples | bytes per image | of the files | accuracy | from the first row |",
+        "| row | data | augmentation | samples | bytes per image | size vs files | accuracy (%) | vs first row |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for i, row in enumerate(results["rows"]):
@@ -343,7 +335,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 def _nothing(self: Compare, text: str) -> None:
     if text:
-        raise ConfigError(f"a row has a value '{text}' that it does not take", "leave it out")
+        raise ConfigError(f"':{text}' follows a row that takes no value", "leave it out")
 
 
 def _share(self: Compare, text: str) -> float:
@@ -352,13 +344,13 @@ def _share(self: Compare, text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 < share <= 1:
-        raise ConfigError(f"'{text}' is no share", "write a number above 0 and at most 1, such as uniform:0.2")
+        raise ConfigError(f"'{text}' is not a share", "write a number above 0 and at most 1, such as uniform:0.2")
     return share
 
 
 def _quality(self: Compare, text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 95:
-        raise ConfigError(f"'{text}' is no JPEG quality", "write a number from 1 to 95, such as jpeg:10")
+        raise ConfigError(f"'{text}' is not a JPEG quality", "write a number from 1 to 95, such as jpeg:10")
     return int(text)
 
 
@@ -368,23 +360,23 @@ def _copy(source: Path, target: Path) -> None:
 
 @row("pixels", _nothing)
 def pixels(self: Compare, value: str) -> Stored:
-    """All images as they are; scores are gathered on the way."""
-    row = self.folder_row("all files as they are", self.images, self.folder)
+    """All images; the run also records a score per image, for row `score`."""
+    row = self.folder_row("all image files", self.images, self.folder)
     assert isinstance(row.run, Run)
     return replace(row, run=scored(row.run, len(self.folder)))
 
 
 @row("uniform", _share)
 def uniform(self: Compare, value: str) -> Stored:
-    """A share of each class at random."""
+    """A random share of each class."""
     index = first_of_each(self.folder.labels, random_rank(len(self.folder), 0), _share(self, value))
     folder = self.write_folder(f"uniform-{value}", index, _copy)
-    return self.folder_row(f"{value} of each class at random", folder.root, folder)
+    return self.folder_row(f"random {value} of each class", folder.root, folder)
 
 
 @row("score", _share)
 def score(self: Compare, value: str) -> Stored:
-    """The share of each class that is learnt earliest and most steadily by the full pixel run."""
+    """The share of each class that row `pixels` learns earliest and forgets least."""
     first = pixels(self, "")
     trial = Trial("pixels", 0, with_seed(first.run, 0), first.data, first.val)
     run_trial(trial, self.out, self.device, self.quiet)
@@ -392,12 +384,12 @@ def score(self: Compare, value: str) -> Stored:
     write_scores(self.out / "scores", scores, self.folder)
     index = first_of_each(self.folder.labels, -scores, _share(self, value))
     folder = self.write_folder(f"score-{value}", index, _copy)
-    return self.folder_row(f"{value} of each class, best learnt by row pixels", folder.root, folder)
+    return self.folder_row(f"easiest {value} of each class, by row pixels", folder.root, folder)
 
 
 @row("resolution", _share)
 def resolution(self: Compare, value: str) -> Stored:
-    """All images at a share of their side lengths."""
+    """All images, downscaled by a factor."""
     factor = _share(self, value)
 
     def save(source: Path, target: Path) -> None:
@@ -412,7 +404,7 @@ def resolution(self: Compare, value: str) -> Stored:
 
 @row("jpeg", _quality)
 def jpeg(self: Compare, value: str) -> Stored:
-    """All images at a JPEG quality."""
+    """All images, re-encoded at a JPEG quality."""
     quality = _quality(self, value)
 
     def save(source: Path, target: Path) -> None:
@@ -425,13 +417,14 @@ def jpeg(self: Compare, value: str) -> Stored:
 
 def _number(self: Compare, text: str) -> int:
     if (text and not text.isdecimal()) or not 1 <= int(text or 1) <= len(self.tokenizers):
-        raise ConfigError(f"no tokenizer {text or 1}", f"give --tokenizer; there are {len(self.tokenizers)}")
+        given = f"--tokenizer names {len(self.tokenizers)}"
+        raise ConfigError(f"there is no tokenizer number {text or 1}: {given}", "add it to --tokenizer")
     return int(text or 1)
 
 
 @row("tokens", _number)
 def tokens(self: Compare, value: str) -> Stored:
-    """Tokens with SeiT's augmentation; the value is the number of the tokenizer."""
+    """Tokens with SeiT's augmentation; value: number of the tokenizer, from 1."""
     return self.token_row(self.token_recipes, _number(self, value))
 
 
@@ -444,7 +437,7 @@ def plain(self: Compare, value: str) -> Stored:
 def _views(self: Compare, text: str) -> int:
     _number(self, "")
     if not text.isdecimal() or not 2 <= int(text) <= 64:
-        raise ConfigError(f"'{text}' is no number of views", "write a number from 2 to 64, such as views:2")
+        raise ConfigError(f"'{text}' is not a number of views", "write a number from 2 to 64, such as views:2")
     return int(text)
 
 

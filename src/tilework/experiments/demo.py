@@ -1,4 +1,4 @@
-"""The demo: photographs to tokens, a ViT from tokens and the same ViT from pixels, one page that compares them."""
+"""The demo: train a tokenizer, a ViT from tokens and the same ViT from pixels, and report how they compare."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STATE = "demo.json"
 
 @dataclass
 class Demo:
-    """One demo in one directory; steps that are done are not done again."""
+    """A demo in its directory; finished steps are not repeated."""
 
     out: Path
     images: Path | None = None  # None: the photographs of scikit-image
@@ -69,7 +69,8 @@ class Demo:
                 raise OutputError(f"{self.out} holds other files", "choose another --out")
             self.state: dict[str, Any] = json.loads((self.out / STATE).read_bytes())
             if self.state["settings"] != settings:
-                raise OutputError(f"{self.out} holds another demo", "choose another --out or remove it")
+                what = f"{self.out} holds a demo with other images, options or version"
+                raise OutputError(what, "choose another --out or remove it")
         else:
             self.state = {"settings": settings, "seconds": {}}
             write_json(self.out / STATE, self.state)
@@ -96,7 +97,7 @@ class Demo:
             split_folder(self.images, path)
 
     def _recipe(self, name: str) -> Run:
-        """A recipe that fits the number of images at hand."""
+        """A recipe with a batch size for the number of images."""
         run = run_of(name)
         count = len(ImageFolder.open(self.out / "images/train"))
         batch = min(run.fit.batch, count)
@@ -139,14 +140,14 @@ class Demo:
         assert isinstance(source, ImageSource)
         return source
 
-    def _judge(self, name: str, val: Path, device: torch.device) -> Classification:
+    def _evaluate(self, name: str, val: Path, device: torch.device) -> Classification:
         trained = Trained.open(self.out / name)
         opened = trained.on(val, device)
         return classify(trained.classifier, opened.source, opened.steps, device)
 
     def _report(self, device: torch.device) -> tuple[dict[str, Any], str]:
-        tokens = self._judge("token", self.out / "val.tok", device)
-        pixels = self._judge("pixel", self.out / "images/val", device)
+        tokens = self._evaluate("token", self.out / "val.tok", device)
+        pixels = self._evaluate("pixel", self.out / "images/val", device)
         store, val, train = Store(self.out / "train.tok"), self._pixels("val"), self._pixels("train")
         folder, broken = train.folder, len(train.broken) + len(val.broken)
         used = int((store.histogram() > 0).sum())
@@ -190,18 +191,18 @@ class Demo:
         error = 100 * (pixels.top(1) * (1 - pixels.top(1)) / max(1, results["images"]["val"])) ** 0.5
         page.heading("Storage and accuracy")
         page.table(
-            ["trained from", "per image", "training set", "of the files", "accuracy"],
+            ["trained from", "per image", "training set", "size vs files", "accuracy"],
             [[*row, value] for row, value in zip(rows, accuracy, strict=True)],
         )
         parts = ", ".join(f"{name} {size / 1e3:,.1f} kB" for name, size in token["parts"].items())
         page.text(
             f"{results['images']['train']:,} training and {results['images']['val']:,} validation images of "
-            f"{results['classes']} classes. The token store counts everything training needs: {parts}. One run "
-            f"of each: the standard error of accuracy is about {error:.1f} points; repeated runs differ by as much."
+            f"{results['classes']} classes. The size of the token store includes everything training needs: {parts}. "
+            f"One run each: the standard error of accuracy is about {error:.1f} points, and seeds differ by as much."
         )
         if results["images"]["quarantined"]:
             page.text(
-                f"{counted(results['images']['quarantined'], 'image')} cannot be read and took no part: "
+                f"{counted(results['images']['quarantined'], 'image')} cannot be read, left out of training: "
                 f"see {self.out / 'tokenizer.run' / QUARANTINE}."
             )
         points = {"pixels": (jpeg["bytes_per_image"], results["pixel"]["accuracy"])}
@@ -209,16 +210,16 @@ class Demo:
         page.heading("Training")
         logs = {f"from {name}s": _read_log(self.out / name / "log.jsonl") for name in ("token", "pixel")}
         page.picture(curves(logs), "Both runs see the same images for the same number of steps.")
-        page.heading("What the tokens keep")
+        page.heading("Reconstruction from tokens")
         page.text(
             f"Each image is {store.grid[0]}x{store.grid[1]} codes out of {store.vocabulary} "
-            f"({results['tokenizer']['codes_used']} in use). Validation images through the codes and back: "
+            f"({results['tokenizer']['codes_used']} in use). Reconstructed validation images have "
             f"{results['tokenizer']['psnr']:.1f} dB PSNR."
         )
         shown, pictures = self._pictures(store, val)
         write(self.out / "reconstructions.png", pictures)
         page.picture(
-            pictures, "Validation images, their codes coloured by code vector, and the images decoded from them."
+            pictures, "Validation images, their codes (coloured by code vector), and the images decoded from the codes."
         )
         page.heading("Predictions on validation images")
         said = {
@@ -228,7 +229,7 @@ class Demo:
         images = val.batch(shown).x.permute(0, 2, 3, 1).numpy()
         page.picture(
             predictions(images, [val.classes[int(tokens.labels[i])] for i in shown], said),
-            "✓ and green: right; ✗ and red: wrong.",
+            "✓ green: correct; ✗ red: wrong.",
         )
         page.heading("Confusion")
         matrices = {"from tokens": tokens.confusion, "from pixels": pixels.confusion}
@@ -237,7 +238,7 @@ class Demo:
         return page.html()
 
     def _pictures(self, store: Store, val: ImageSource) -> tuple[np.ndarray, bytes]:
-        """Images to show, spread over the classes, and the rows of originals, codes and decoded images."""
+        """Indices of images to show, spread over the classes, and a figure of originals, codes and reconstructions."""
         order = epoch_order(0, 0, len(val))
         _, first = np.unique(val.folder.labels[order], return_index=True)
         rest = np.setdiff1d(np.arange(len(order)), first)
@@ -260,16 +261,17 @@ def _parts(images: Path) -> list[Path]:
 
 
 def split_folder(images: Path, out: Path, every: int = 5) -> None:
-    """Links to the images of a class folder, every fifth of each class for validation."""
+    """Links to the images of class folders: every fifth of each class in val/, the others in train/."""
     folder = ImageFolder.open(images)
     with new_directory(out) as root:
         for label, name in enumerate(folder.classes):
-            places = np.flatnonzero(folder.labels == label)
-            if len(places) < 2:
-                raise InputError(f"class '{name}' of {images} has {len(places)} image", "two are needed: train and val")
-            for rank, path in enumerate(places[epoch_order(0, label, len(places))].tolist()):
+            index = np.flatnonzero(folder.labels == label)
+            if len(index) < 2:
+                what = f"class '{name}' of {images} has {counted(len(index), 'image')}"
+                raise InputError(what, "add some: training and validation need one each")
+            for rank, i in enumerate(index[epoch_order(0, label, len(index))].tolist()):
                 part = "val" if rank % every == 0 else "train"
-                path = folder.paths[path].resolve()
+                path = folder.paths[i].resolve()
                 link = root / part / name / f"{rank:06d}{path.suffix}"
                 link.parent.mkdir(parents=True, exist_ok=True)
                 os.symlink(path, link)

@@ -1,6 +1,6 @@
-"""A list of runs, executed one after another, each resumable: what every table of results is made with.
+"""Lists of resumable runs, and the statistics of their results.
 
-OUT/runs/ROW/seed-N holds one run; a run that has its results is not repeated.
+OUT/runs/ROW/seed-N holds one run; a finished run is not repeated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tilework.runs import Chain, Link, Run, train, train_chain
 from tilework.runs.directory import RESULTS
 
 TRIAL, STATE = "trial.json", "settings.json"
-PAUSE = 2.0  # seconds between looks at what other processes are doing
+PAUSE = 2.0  # seconds between checks for runs that other processes have finished
 
 
 @dataclass(frozen=True)
@@ -36,26 +36,26 @@ class Trial:
     run: Run | Chain
     data: tuple[Location, ...]
     val: tuple[Location | None, ...]
-    start: Path | None = None  # run or checkpoint to begin with
+    start: Path | None = None  # run or checkpoint to initialise from
 
     @property
     def directory(self) -> Path:
-        """Its directory below that of the table."""
+        """Directory of the run, relative to that of the table."""
         plain = re.sub(r"[^\w.%+-]+", "-", self.row).strip("-.") or "row"
         return Path("runs") / plain / f"seed-{self.seed}"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial ended."""
+    """Result of a trial."""
 
     trial: Trial
     metrics: dict[str, float]
-    seconds: float  # of all calls that worked on it
+    seconds: float  # in total, if it was interrupted
 
 
 def with_seed(run: Run | Chain, seed: int) -> Run | Chain:
-    """The same settings from another seed: order, augmentation and first weights."""
+    """The same settings with another seed, of initial weights, data order and augmentation."""
     if isinstance(run, Chain):
         links = ((link.name, with_seed(link.run, seed)) for link in run.links)
         return Chain(tuple(Link(name, one) for name, one in links if isinstance(one, Run)))
@@ -63,12 +63,12 @@ def with_seed(run: Run | Chain, seed: int) -> Run | Chain:
 
 
 def task_of(run: Run | Chain) -> Task:
-    """What a run is judged by; of a chain, its last link."""
+    """Task of a run, or of the last run of a chain."""
     return (run.links[-1].run if isinstance(run, Chain) else run).objective.task
 
 
 def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False) -> Outcome:
-    """Run one, or go on with it, or read what it gave; refused while another process is at it."""
+    """Run or resume a trial, or read its results; raises InUseError while another process runs it."""
     directory = out / trial.directory
     settings = {"run": encode(trial.run), "data": [str(p) for p in trial.data], "val": [str(p) for p in trial.val]}
     settings |= {"start": str(trial.start)} if trial.start else {}
@@ -80,7 +80,7 @@ def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False
             else {**settings, "seconds": 0.0}
         )
         if {**known, "seconds": 0.0} != {**settings, "seconds": 0.0}:
-            raise OutputError(f"{directory} holds another trial", "choose another --out, or repeat its settings")
+            raise OutputError(f"{directory} holds a run with other settings", "choose another --out or use those")
         if not (directory / "run" / RESULTS).is_file():
             write_json(directory / TRIAL, known)
             begun, title = monotonic(), f"{trial.row} seed {trial.seed}"
@@ -103,7 +103,7 @@ def run_trials(
     quiet: bool = False,
     after: Callable[[list[Outcome]], object] = lambda done: None,
 ) -> list[Outcome]:
-    """Run all of them; several processes with the same list share the work. `after` sees what is done after each."""
+    """Run all trials; several processes with the same list share them. after: called with all outcomes so far."""
     done: dict[int, Outcome] = {}
     while len(done) < len(trials):
         before = len(done)
@@ -113,7 +113,7 @@ def run_trials(
             try:
                 done[number] = run_trial(trial, out, device, quiet)
             except InUseError:
-                continue  # another process is at it
+                continue  # another process runs it
             after([done[i] for i in sorted(done)])
         if len(done) == before:
             sleep(PAUSE)
@@ -121,45 +121,55 @@ def run_trials(
 
 
 def claim(out: Path, state: dict[str, Any], name: str) -> None:
-    """Take a directory for a table, or refuse one that holds something else."""
+    """Write the settings of an experiment to its directory; refuse one that holds something else."""
     file = out / STATE
     if not file.exists() and is_free(out):
         write_json(file, state)
     elif not file.is_file():
         raise OutputError(f"{out} holds other files", "choose another --out")
     elif json.loads(file.read_bytes()) != state:
-        raise OutputError(f"{out} holds another {name}", "choose another --out or repeat its settings")
+        raise OutputError(f"{out} holds a {name} with other settings", f"choose another --out or use those in {file}")
 
 
 def accuracy_cell(row: dict[str, Any]) -> str:
-    """Mean and spread of a row for people, in percent."""
+    """Mean and standard deviation of a row, in percent."""
     spread = f" ± {100 * row['deviation']:.1f}" if row["deviation"] is not None else ""
     return f"{100 * row['mean']:.1f}{spread}"
 
 
 def difference_cell(row: dict[str, Any]) -> str:
-    """Difference from the first row for people, in points, and whether it is more than chance."""
-    apart = f"{100 * row['difference']:+.1f}"
+    """Difference from the first row in points, marked where it is within noise."""
+    difference = f"{100 * row['difference']:+.1f}"
     if row["resolved"] is None:
-        return f"{apart} (one seed)"
-    return apart if row["resolved"] else f"{apart} (*not resolved*)"
+        return f"{difference} (one seed)"
+    return difference if row["resolved"] else f"{difference} (*within noise*)"
+
+
+def noise_line(deviation: float) -> str:
+    """Expected noise of a table, before it is run."""
+    smallest = 100 * resolvable(deviation, 1, 1)
+    return (
+        f"with one seed per row, differences below {smallest:.1f} points are within noise (95 %), with two seeds below "
+        f"{smallest / 2**0.5:.1f}, assuming a standard deviation of {100 * deviation:g} points between seeds"
+    )
 
 
 def resolution_line(deviation: float | None, degrees: int) -> str:
-    """What a table can tell, as a sentence; nothing where no row has several seeds."""
+    """Measured noise of a table; empty if no row has several seeds."""
     if deviation is None:
         return ""
     return (
-        f"\nDeviation between seeds {100 * deviation:.2f} points ({degrees} degrees of freedom): two rows of one seed "
-        f"are told apart from {100 * resolvable(deviation, 1, 1, degrees):.1f} points on."
+        f"\nStandard deviation between seeds: {100 * deviation:.2f} points ({degrees} degrees of freedom). With one "
+        f"seed per row, differences below {100 * resolvable(deviation, 1, 1, degrees):.1f} points are within noise "
+        "(95 %)."
     )
 
 
 def summarise(outcomes: Sequence[Outcome], metric: str = "top1") -> dict[str, dict[str, Any]]:
-    """Mean and spread of each row over its seeds, and the smallest difference from the first row it can tell.
+    """Mean and standard deviation of each row over its seeds, and its difference from the first row.
 
-    The deviation between seeds is pooled over the rows that have several. `paired`: mean difference over the seeds that
-    both rows have, and how large it must be to be more than chance, where they share several.
+    `resolvable`: smallest significant difference (95 %), from the deviation pooled over rows with several seeds.
+    `paired`: mean difference over seeds that both rows have and its smallest significant value, for two or more seeds.
     """
     rows: dict[str, dict[int, float]] = {}
     for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""How early and how steadily each training example is learnt, as a number per image that can be kept and exported."""
+"""Scores of training images: how early and steadily each is learnt (mean confidence over training)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tilework.train.checkpoint import latest_checkpoint, objective_tensors
 
 
 def scored(run: Run, samples: int) -> Run:
-    """The same run, its training unchanged, with a score for each sample."""
+    """The same run, with its training unchanged, that also records a score per sample."""
     if not isinstance(run.objective, ClassifyConfig):
-        raise ConfigError("scores come from classification", "choose a recipe that classifies")
+        raise ConfigError("scores need a classification objective", "choose a recipe with the objective 'classify'")
     return replace(run, objective=ClassifyScoredConfig(run.objective.smoothing, samples))
 
 
@@ -31,7 +31,7 @@ def read_scores(run: Path) -> np.ndarray:
     checkpoint = latest_checkpoint(run / "checkpoints")
     tensors = objective_tensors(checkpoint) if checkpoint is not None else {}
     if "visits" not in tensors:
-        raise ConfigError(f"{run} kept no scores", "train it with the objective 'classify_scored'")
+        raise ConfigError(f"{run} has no scores", "train with the objective 'classify_scored'")
     found: np.ndarray = (tensors["confidence"] / tensors["visits"]).numpy()
     return np.nan_to_num(found, nan=0.0)
 

@@ -1,4 +1,4 @@
-"""What a table of runs can tell: spread between seeds, and the smallest difference that is more than it."""
+"""Statistics of runs with several seeds: pooled standard deviation, smallest significant difference."""
 
 from __future__ import annotations
 
@@ -6,35 +6,20 @@ from collections.abc import Iterable, Sequence
 from math import sqrt
 from statistics import mean, stdev
 
-# Student's t, 97.5 %, by degrees of freedom from 1; beyond the list the normal distribution is near enough
-T: tuple[float, ...] = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-)
-T += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+# Student's t, 97.5 %, for 1 to 30 degrees of freedom; beyond, the normal distribution is near enough
+T: tuple[float, ...] = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+T += (2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)
+T += (2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
 NORMAL = 1.960
 
 
 def student(degrees: int) -> float:
-    """How many deviations a difference must exceed at the 5 % level."""
+    """Two-sided critical value of Student's t at the 5 % level."""
     return T[degrees - 1] if degrees <= len(T) else NORMAL
 
 
 def pooled_deviation(rows: Iterable[Sequence[float]]) -> tuple[float, int]:
-    """Deviation between seeds over all rows with several, and its degrees of freedom; (0, 0) if there are none."""
+    """Standard deviation between seeds, pooled over rows with several, and its degrees of freedom; (0, 0) if none."""
     several = [row for row in rows if len(row) > 1]
     degrees = sum(len(row) - 1 for row in several)
     if not degrees:
@@ -43,16 +28,16 @@ def pooled_deviation(rows: Iterable[Sequence[float]]) -> tuple[float, int]:
 
 
 def resolvable(deviation: float, seeds: int, other_seeds: int, degrees: int | None = None) -> float:
-    """Smallest difference between the means of two rows that is unlikely to be chance (5 %).
+    """Smallest significant difference (5 % level) between the means of two rows.
 
-    degrees: of the deviation; None: it is known or assumed.
+    degrees: degrees of freedom of the deviation; None: it is known or assumed.
     """
     factor = NORMAL if degrees is None else student(degrees)
     return factor * deviation * sqrt(1 / seeds + 1 / other_seeds)
 
 
 def paired_difference(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
-    """Mean of a - b over shared seeds, and how large it must be to be more than chance (5 %)."""
+    """Mean of a - b over shared seeds, and its smallest significant value (paired t-test, 5 % level)."""
     differences = [x - y for x, y in zip(a, b, strict=True)]
     if len(differences) < 2:
         return mean(differences), float("inf")

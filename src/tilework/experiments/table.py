@@ -1,6 +1,6 @@
-"""Any list of recipes on the same data, each with several seeds: ablations and sweeps.
+"""Tables of recipes on the same data, each with several seeds: ablations and sweeps.
 
-Rows are written "NAME: RECIPE [SETTING ...] [start=RUN] [@SEEDS]", or RECIPE alone.
+Rows are written "NAME: RECIPE [KEY=VALUE ...] [start=RUN] [@SEEDS]", or RECIPE alone.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from tilework.experiments.runner import (
     accuracy_cell,
     claim,
     difference_cell,
+    noise_line,
     resolution_line,
     run_trials,
     summarise,
     task_of,
     with_seed,
 )
-from tilework.experiments.statistics import pooled_deviation, resolvable
+from tilework.experiments.statistics import pooled_deviation
 from tilework.recipes import find
 from tilework.runs import Artefacts, Chain, Link, Run, check_links, equip, plan
 from tilework.runs.build import check_there
@@ -39,7 +40,7 @@ RESULTS, TABLE = "results.json", "table.md"
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table."""
+    """A parsed row of the table."""
 
     name: str
     run: Run | Chain
@@ -48,26 +49,26 @@ class Row:
 
     @property
     def links(self) -> int:
-        """Data sets that it takes."""
+        """Number of runs: of a chain, one per link."""
         return len(self.run.links) if isinstance(self.run, Chain) else 1
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table in one directory; what is done is not done again."""
+    """A table in its directory; finished runs are not repeated."""
 
     lines: Sequence[str]
     data: Location
     val: Location
     out: Path
-    settings: Sequence[str] = ()  # over every run; of chains, over the last link
+    settings: Sequence[str] = ()  # overrides for every run; of chains, for the last run
     artefacts: Artefacts = field(default_factory=Artefacts)
-    deviation: float = 0.01  # between seeds, assumed before any is known
+    deviation: float = 0.01  # assumed standard deviation of accuracy between seeds
     device: str = "auto"
     quiet: bool = False
 
     def plan(self) -> dict[str, Any]:
-        """What would be done and how long it would take, after all checks."""
+        """Rows, runs and estimated time, after all checks."""
         rows = self.rows()
         minutes = {row.name: self._minutes(row) for row in rows}
         return {
@@ -75,40 +76,42 @@ class Table:
             "runs": sum(row.seeds for row in rows),
             "minutes_per_run": minutes,
             "minutes": sum(row.seeds * minutes[row.name] for row in rows),
-            "smallest_difference": self._promise(),
+            "noise": noise_line(self.deviation),
         }
 
     def rows(self) -> list[Row]:
-        """The rows; refuses what cannot work."""
+        """The parsed and checked rows."""
         rows = [self._row(line) for line in self.lines]
         if len({row.name for row in rows}) < len(rows) or not rows:
-            raise ConfigError("a row is named twice, or there is none", "write 'NAME: RECIPE SETTING ...' for each")
+            raise ConfigError("two rows have one name, or there are no rows", "write 'NAME: RECIPE KEY=VALUE ...'")
         for path in (self.data, self.val):
             check_there(path)
         if len({Trial(row.name, 0, row.run, (), ()).directory for row in rows}) < len(rows):
-            raise ConfigError("two rows differ in signs only", "choose names that make different directories")
+            raise ConfigError(
+                "two row names differ only in punctuation", "choose names that make different directories"
+            )
         for row in rows:
             task, first = task_of(row.run), task_of(rows[0].run)
             if not task.outputs(1):
-                raise ConfigError(f"row '{row.name}' trains no classifier", "use a chain that ends in one")
+                raise ConfigError(f"row '{row.name}' trains no classifier", "use a chain that ends with a classifier")
             if task.metric != first.metric:
-                what = f"row '{row.name}' is judged by {task.metric}, row '{rows[0].name}' by {first.metric}"
-                raise ConfigError(what, "make a table of each")
+                what = f"row '{row.name}' is evaluated by {task.metric}, row '{rows[0].name}' by {first.metric}"
+                raise ConfigError(what, "make a table for each metric")
             whole = row.run if isinstance(row.run, Chain) else Chain((Link("run", row.run),))
-            check_links(whole, [self.data] * row.links, self._judges(row), row.start)
+            check_links(whole, [self.data] * row.links, self._validation(row), row.start)
         return rows
 
     def run(self) -> dict[str, Any]:
         """All rows, seed by seed, so that every row has a number early; returns what results.json holds."""
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ConfigError("a table is not run under torchrun", "start the same command several times")
+            raise ConfigError("a table cannot run under torchrun", "start the same command in several processes")
         rows = self.rows()
         make_directory(self.out)
-        places = {name: None if p is None else str(p) for name, p in self._places().items()}
-        claim(self.out, {**places, "settings": list(self.settings)}, "table")
-        notice(f"{counted(sum(row.seeds for row in rows), 'run')}; {self._promise()}", self.quiet)
+        inputs = {name: None if p is None else str(p) for name, p in self._inputs().items()}
+        claim(self.out, {**inputs, "settings": list(self.settings)}, "table")
+        notice(f"{counted(sum(row.seeds for row in rows), 'run')}; {noise_line(self.deviation)}", self.quiet)
         trials = [
-            Trial(row.name, seed, with_seed(row.run, seed), (self.data,) * row.links, self._judges(row), row.start)
+            Trial(row.name, seed, with_seed(row.run, seed), (self.data,) * row.links, self._validation(row), row.start)
             for seed in range(max(row.seeds for row in rows))
             for row in rows
             if seed < row.seeds
@@ -119,14 +122,14 @@ class Table:
     def _row(self, line: str) -> Row:
         name, colon, rest = line.partition(": ")
         text, at, seeds = (rest if colon else line).rpartition("@")
-        if not at or "/" in seeds or "=" in seeds:  # a sign inside a setting
+        if not at or "/" in seeds or "=" in seeds:  # an @ inside a setting
             text, seeds = rest if colon else line, "1"
         try:
             words = shlex.split(text)
         except ValueError:
             words = []
         if not words or not (seeds.isdecimal() and int(seeds) > 0):
-            raise ConfigError(f"row '{line}' makes no sense", "write 'NAME: RECIPE SETTING ... @SEEDS'")
+            raise ConfigError(f"cannot parse row '{line}'", "write 'NAME: RECIPE KEY=VALUE ... @SEEDS'")
         recipe, *settings = words
         starts = [word.removeprefix("start=") for word in settings if word.startswith("start=")]
         settings = [word for word in settings if not word.startswith("start=")]
@@ -140,7 +143,7 @@ class Table:
             run = resolve(known, None, [*self.settings, *settings])
         return Row(name if colon else recipe, run, Path(starts[-1]) if starts else None, int(seeds))
 
-    def _judges(self, row: Row) -> tuple[Location | None, ...]:
+    def _validation(self, row: Row) -> tuple[Location | None, ...]:
         return (*([None] * (row.links - 1)), self.val)
 
     def _minutes(self, row: Row) -> float:
@@ -148,7 +151,7 @@ class Table:
         start = row.start if len(runs) == 1 else None
         return float(sum(plan(run, self.data, None, self.device, start)["estimated_minutes"] for run in runs))
 
-    def _places(self) -> dict[str, Location | None]:
+    def _inputs(self) -> dict[str, Location | None]:
         known = self.artefacts
         return {
             "data": self.data,
@@ -157,13 +160,6 @@ class Table:
             "adapter": known.adapter,
             **({"maps": known.maps} if known.maps else {}),
         }
-
-    def _promise(self) -> str:
-        smallest = 100 * resolvable(self.deviation, 1, 1)
-        return (
-            f"if seeds differ by {100 * self.deviation:g} points, two rows of one seed are told apart from "
-            f"{smallest:.1f} points on, of two seeds from {smallest / 2**0.5:.1f}"
-        )
 
     def _report(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> dict[str, Any]:
         task = task_of(rows[0].run)
@@ -194,10 +190,10 @@ class Table:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The table for people."""
-    figure = "accuracy" if results["metric"] == "top1" else results["metric"]
+    """The results as a Markdown table."""
+    figure = "accuracy (%)" if results["metric"] == "top1" else results["metric"]
     figure += "" if results["higher_is_better"] else " (lower is better)"
-    lines = [f"| row | seeds | {figure} | from the first row | minutes per run |", "|---|---|---|---|---|"]
+    lines = [f"| row | seeds | {figure} | vs first row | minutes per run |", "|---|---|---|---|---|"]
     for i, row in enumerate(results["rows"]):
         minutes = sum(row["seconds"]) / len(row["seconds"]) / 60
         apart = "" if i == 0 else difference_cell(row)

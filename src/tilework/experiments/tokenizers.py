@@ -1,8 +1,7 @@
-"""Tokenizers compared on one image folder: bits, stored bytes, PSNR, code usage, and the accuracy that each allows.
+"""Tokenizers compared on one image folder: bits, stored bytes, PSNR, codebook usage, and accuracy of a classifier.
 
-Every tokenizer stores the images for real and trains the same small classifier (recipes/judging.py) from the same
-seeds. OUT/data/NAME holds its stores and what was measured of it, OUT/runs/NAME/seed-N its runs; what is there is not
-made again, and rows may be added.
+The same small classifier is trained on the tokens of each tokenizer, with the same seeds. OUT/data/NAME holds token
+stores and measurements, OUT/runs/NAME/seed-N runs; finished ones are not repeated, and rows may be added.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ PIXELS = "pixels"
 
 @dataclass(frozen=True)
 class TokenizerViews:
-    """One comparison in one directory; what is done is not done again."""
+    """A comparison in its directory; finished runs are not repeated."""
 
     tokenizers: Sequence[Path]
     data: Path
@@ -57,9 +56,9 @@ class TokenizerViews:
     out: Path
     steps: int = 1200
     seeds: int = 1
-    pixels: bool = False  # a row of the images themselves
-    limit: int = 500  # validation images that PSNR is measured on
-    settings: Sequence[str] = ()  # over every run
+    pixels: bool = False  # add a row trained on the image files
+    limit: int = 500  # validation images to measure PSNR on
+    settings: Sequence[str] = ()  # overrides for every run
     max_broken: float = 0.05
     device: str = "auto"
     quiet: bool = False
@@ -67,7 +66,7 @@ class TokenizerViews:
     def run(self) -> dict[str, Any]:
         """All rows, seed by seed, so that every row has a number early; returns what results.json holds."""
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ConfigError("a comparison is not run under torchrun", "start it as one process")
+            raise ConfigError("a comparison cannot run under torchrun", "start it as one process")
         names = self._check()
         make_directory(self.out)
         with locked(self.out):
@@ -85,16 +84,16 @@ class TokenizerViews:
         return results
 
     def _check(self) -> list[str]:
-        """Names of the rows; refuses what cannot work before anything is written."""
+        """Names of the rows, after all checks; nothing is written before."""
         names = [path.name for path in self.tokenizers] + [PIXELS] * self.pixels
         if not self.tokenizers or len(set(names)) < len(names):
-            raise ConfigError("a tokenizer is named twice, or there is none", "give directories of different names")
+            raise ConfigError("two tokenizers have one name, or there are none", "give directories of different names")
         if self.seeds < 1 or self.steps < 1 or self.limit < 1:
-            raise ConfigError("seeds, steps and images are counted from one", "raise --seeds, --steps or --limit")
+            raise ConfigError("--seeds, --steps and --limit must be at least 1", "raise them")
         classes = ImageFolder.open(self.data).classes
         ImageFolder.open(self.val, classes)
         if missing := set(classes) - set(ImageFolder.open(self.val).classes):
-            raise InputError(f"{self.val} lacks the class '{min(missing)}' of {self.data}", "both need the same ones")
+            raise InputError(f"{self.val} lacks class '{min(missing)}' of {self.data}", "use the same class folders")
         for path in self.tokenizers:
             self._run_of(path.name)
         return names
@@ -119,16 +118,16 @@ class TokenizerViews:
         return resolve(judge_codes(grid, tokenizer.stacked, self.steps), None, self.settings)
 
     def _trial(self, name: str, seed: int) -> Trial:
-        """A run, after its data are there."""
+        """A run of a row, after its data are prepared."""
         run = with_seed(self._run_of(name), seed)
         if name == PIXELS:
             return Trial(name, seed, run, (self.data,), (self.val,))
-        places = self._store(name)
+        train, val = self._store(name)
         self._measure(name)
-        return Trial(name, seed, run, places[:1], places[1:])
+        return Trial(name, seed, run, (train,), (val,))
 
     def _store(self, name: str) -> tuple[Path, Path]:
-        """Stores of the training and the validation images."""
+        """Token stores of the training and validation images."""
         tokenizer, card = load_tokenizer(self._path(name))
         job = Tokenizing(tokenizer, card, pick_device(self.device))
         train, val = (self.out / "data" / name / f"{part}.tok" for part in ("train", "val"))
@@ -140,11 +139,11 @@ class TokenizerViews:
                 tokenize(folder, job, path, used=used, max_broken=self.max_broken, progress=bar.update)
                 bar.close()
             elif Store(path).manifest.tokenizer.get("sha256") != card.sha256:
-                raise OutputError(f"{path} was made by another tokenizer called {name}", "choose another --out")
+                raise OutputError(f"{path} was made by another tokenizer named {name}", "choose another --out")
         return train, val
 
     def _measure(self, name: str) -> dict[str, Any]:
-        """What the tokenizer keeps of validation images, and what its store takes."""
+        """Reconstruction quality on validation images, and size of the store."""
         file = self.out / "data" / name / MEASURED
         if not file.is_file():
             tokenizer, card = load_tokenizer(self._path(name))
@@ -196,10 +195,10 @@ class TokenizerViews:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The table for people."""
+    """The results as a Markdown table."""
     lines = [
-        "| tokenizer | grid | codes | used | bits per image | stored bytes per image | PSNR | accuracy | "
-        "from the first row |",
+        "| tokenizer | grid | codebook | codes used | bits per image | stored bytes per image | PSNR | accuracy (%) | "
+        "vs first row |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for i, row in enumerate(results["rows"]):

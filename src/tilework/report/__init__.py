@@ -1,4 +1,4 @@
-"""Pictures and pages for people."""
+"""Figures and HTML reports."""
 
 from tilework.report.figures import (
     code_pictures,

@@ -31,7 +31,7 @@ def _plain(axes: Any) -> None:
 
 
 def curves(logs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "val_top1") -> bytes:
-    """Training loss and validation accuracy over steps, one colour per run. logs: lines of log.jsonl by run."""
+    """Training loss and validation accuracy by step, one colour per run. logs: lines of log.jsonl by run."""
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     for colour, (name, lines) in zip(cycle(COLOURS), logs.items(), strict=False):
@@ -51,7 +51,7 @@ def curves(logs: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "val_t
 
 
 def rows_of_pictures(rows: Mapping[str, np.ndarray]) -> bytes:
-    """Pictures in labelled rows, same order in each. rows: label to (N, H, W, 3) in [0, 1] or uint8."""
+    """Images in labelled rows. rows: label to (N, H, W, 3) in [0, 1] or uint8."""
     count = max(len(pictures) for pictures in rows.values())
     figure = Figure(figsize=(1.15 * count + 1.2, 1.2 * len(rows)), layout="constrained")
     grid = figure.subplots(len(rows), count, squeeze=False)
@@ -66,7 +66,7 @@ def rows_of_pictures(rows: Mapping[str, np.ndarray]) -> bytes:
 
 
 def heat_pictures(rows: Sequence[tuple[str, np.ndarray, np.ndarray, Sequence[str]]]) -> bytes:
-    """Heat over pictures, row by row. rows: label, (N, H, W, 3) in [0, 1], (N, h, w) heat, words below each."""
+    """Heat maps over images, row by row. rows: label, (N, H, W, 3) in [0, 1], (N, h, w) heat, caption of each."""
     count = len(rows[0][1])
     figure = Figure(figsize=(1.5 * count + 1.2, 1.75 * len(rows)), layout="constrained")
     for axes, (label, pictures, heats, words) in zip(
@@ -84,7 +84,7 @@ def heat_pictures(rows: Sequence[tuple[str, np.ndarray, np.ndarray, Sequence[str
 
 
 def label_maps(rows: Sequence[tuple[str, np.ndarray, Sequence[str]]]) -> bytes:
-    """Pictures and maps of shares, row by row. rows: label, (N, H, W, 3) in [0, 1] or (N, h, w) shares, words below."""
+    """Images and label maps, row by row. rows: label, (N, H, W, 3) in [0, 1] or (N, h, w) shares, captions."""
     count = len(rows[0][1])
     figure = Figure(figsize=(1.35 * count + 1.8, 1.5 * len(rows)), layout="constrained")
     grid = figure.subplots(len(rows), count, squeeze=False)
@@ -100,13 +100,13 @@ def label_maps(rows: Sequence[tuple[str, np.ndarray, Sequence[str]]]) -> bytes:
         axes[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=10, labelpad=8)
     if drawn is not None:
         bar = figure.colorbar(drawn, ax=grid, shrink=0.4, ticks=[0, 0.5, 1], pad=0.01)
-        bar.ax.set_yticklabels(["second", "half", "first"], fontsize=8)
+        bar.ax.set_yticklabels(["second image", "half", "first image"], fontsize=8)
         bar.outline.set_visible(False)
     return _png(figure)
 
 
 def ratio_panels(panels: Sequence[tuple[str, Mapping[str, np.ndarray]]]) -> bytes:
-    """Shares over layers, a panel for each mixture. panels: title, and by name (1 + L,) shares, nan where not known."""
+    """Shares by layer, a panel for each mixed image. panels: title, and (1 + L,) shares by name, nan if unknown."""
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(2.6 * columns + 0.4, 2.3 * rows + 0.4), layout="constrained")
@@ -122,7 +122,7 @@ def ratio_panels(panels: Sequence[tuple[str, Mapping[str, np.ndarray]]]) -> byte
         cell.set_ylim(0, 1)
         _plain(cell)
     for row in cells:
-        row[0].set_ylabel("share of the first")
+        row[0].set_ylabel("share of first image")
     for cell in cells[-1]:
         cell.set_xlabel("block")
         cell.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -132,7 +132,7 @@ def ratio_panels(panels: Sequence[tuple[str, Mapping[str, np.ndarray]]]) -> byte
 
 
 def scatter_panels(panels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bytes:
-    """Points of classes side by side, one colour per class. panels: title to (N, 2) points and (N,) labels."""
+    """Scatter plots side by side, one colour per class. panels: title to (N, 2) points and (N,) labels."""
     figure = Figure(figsize=(3.6 * len(panels), 3.6), layout="constrained")
     for axes, (title, (points, labels)) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
@@ -143,9 +143,9 @@ def scatter_panels(panels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bytes
 
 
 def code_pictures(ids: np.ndarray, codebook: np.ndarray) -> np.ndarray:
-    """Code grids coloured by the three main directions of the codebook. ids: (N, h, w); (N, h, w, 3) in [0, 1].
+    """Code grids in RGB, by the first three principal components of the codebook. ids: (N, h, w); in [0, 1].
 
-    Of several codes at a position, (N, h, w, C), the first is shown.
+    With several codes per position, (N, h, w, C), the first is shown.
     """
     ids = ids[..., 0] if ids.ndim == 4 else ids
     centred = codebook - codebook.mean(0)
@@ -159,7 +159,7 @@ def code_pictures(ids: np.ndarray, codebook: np.ndarray) -> np.ndarray:
 def predictions(
     pictures: np.ndarray, truth: Sequence[str], guesses: Mapping[str, Sequence[tuple[str, float]]]
 ) -> bytes:
-    """Pictures with what each model says of them, green where right. guesses: by model, (class, probability) each."""
+    """Images with the prediction of each model, green if correct. guesses: by model, (class, probability) per image."""
     columns = 6
     rows = -(-len(pictures) // columns)
     layout = ConstrainedLayoutEngine(hspace=0.02 + 0.06 * len(guesses))  # room for the lines below each picture
@@ -199,7 +199,7 @@ def confusion(counts: Mapping[str, np.ndarray], classes: Sequence[str]) -> bytes
             panel.set_xticks(ticks, [_shorten(c) for c in classes], rotation=90, fontsize=7)
             panel.set_yticks(ticks, [_shorten(c) for c in classes], fontsize=7)
     panels[0].set_ylabel("true")
-    figure.colorbar(drawn, ax=panels, label="share of the true class", shrink=0.7)
+    figure.colorbar(drawn, ax=panels, label="share of true class", shrink=0.7)
     return _png(figure)
 
 
@@ -215,9 +215,9 @@ def trade(points: Mapping[str, tuple[float, float]]) -> bytes:
                       fontsize=9)  # fmt: skip
     sizes = [size for size, _ in points.values()]
     axes.set_xscale("log")
-    axes.xaxis.set_minor_formatter(NullFormatter())  # they would stand on each other
+    axes.xaxis.set_minor_formatter(NullFormatter())  # labels would overlap
     axes.set(xlim=(min(sizes) / 4, max(sizes) * 4), ylim=(0, 105))
-    axes.set(xlabel="bytes per training image (log)", ylabel="validation accuracy (%)")
+    axes.set(xlabel="bytes per training image (log scale)", ylabel="validation accuracy (%)")
     _plain(axes)
     return _png(figure)
 
@@ -235,7 +235,7 @@ def storage_accuracy(points: Sequence[tuple[str, float, float, float]]) -> bytes
         values, sizes, accuracies, deviations = zip(*sorted(mine, key=lambda p: p[1]), strict=True)
         heights, colour = [100 * a for a in accuracies], palette[number % len(palette)]
         spread = [100 * d for d in deviations] if any(deviations) else None
-        line = "o-" if all(values) else "o"  # rows without a value have no order
+        line = "o-" if all(values) else "o"  # join only rows that have values
         axes.errorbar(sizes, heights, spread, color=colour, fmt=line, linewidth=1, markersize=7, capsize=3, label=kind)
         for value, size, height in zip(values, sizes, heights, strict=True):
             axes.annotate(value, (size, height), (0, 7), color=colour, textcoords="offset points", ha="center",
@@ -246,14 +246,14 @@ def storage_accuracy(points: Sequence[tuple[str, float, float, float]]) -> bytes
     axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     axes.tick_params(axis="x", which="minor", labelsize=8)
     axes.margins(x=0.08, y=0.12)
-    axes.set(xlabel="storage of the training set (log)", ylabel="validation accuracy (%)")
+    axes.set(xlabel="size of the training set (log scale)", ylabel="validation accuracy (%)")
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     _plain(axes)
     return _png(figure)
 
 
 def _bytes(size: float) -> str:
-    """A size in words: 2.6 MB."""
+    """A size with its unit: 2.6 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: text, tables and inline pictures."""
+"""Self-contained HTML page of text, tables and inline images."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Page:
         self._parts.append(f"<div class='wide'>{table}</div>")
 
     def picture(self, png: bytes, caption: str) -> None:
-        """A picture kept inside the page."""
+        """An embedded image with a caption."""
         data = base64.b64encode(png).decode()
         words = escape(caption, quote=True)
         self._parts.append(

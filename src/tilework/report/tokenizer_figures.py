@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 from tilework.report.figures import BLUE, GREEN, GREY, ORANGE, RED, _bytes, _plain, _png
 
 PALETTE = (BLUE, ORANGE, GREEN, RED, "#7d5ba6", "#00868b", "#8c6d31", "#b03a8c")
-SIDES = (  # where a label may stand beside its point, the best position first: points right and up, and alignment
+SIDES = (  # offsets of a label from its point, in points right and up, and alignment; the best first
     (9, 0, "left"),
     (-9, 0, "right"),
     (9, -11, "left"),
@@ -29,7 +29,7 @@ SIDES = (  # where a label may stand beside its point, the best position first: 
 def accuracy_per_byte(points: Sequence[tuple[str, float, float, float]], steps: int) -> bytes:
     """Accuracy against stored bytes per image, log axis. points: (name, bytes, accuracy, deviation).
 
-    A line joins those that no other one beats in both.
+    A line joins the Pareto front.
     """
     figure = Figure(figsize=(8.6, 5.0), layout="constrained")
     axes = figure.subplots()
@@ -38,7 +38,7 @@ def accuracy_per_byte(points: Sequence[tuple[str, float, float, float]], steps: 
         if accuracy > best:
             best = accuracy
             front.append((size, 100 * accuracy))
-    axes.plot(*zip(*front, strict=True), color=GREY, linestyle="--", linewidth=1, zorder=1, label="best for its size")
+    axes.plot(*zip(*front, strict=True), color=GREY, linestyle="--", linewidth=1, zorder=1, label="Pareto front")
     for number, (_, size, accuracy, deviation) in enumerate(points):
         colour = PALETTE[number % len(PALETTE)]
         spread = 100 * deviation if deviation else None
@@ -52,7 +52,7 @@ def accuracy_per_byte(points: Sequence[tuple[str, float, float, float]], steps: 
     axes.set(
         xlabel="stored bytes per training image (log scale)",
         ylabel="validation accuracy (%)",
-        title=f"What a byte of each tokenizer is worth: the same classifier, {steps:,} steps",
+        title=f"Accuracy by storage of each tokenizer: the same classifier, {steps:,} steps",
     )
     axes.legend(frameon=False, fontsize=9, loc="lower right")
     _plain(axes)

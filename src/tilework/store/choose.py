@@ -1,4 +1,4 @@
-"""The codec of a data set, found by measuring: fewest bytes in all, tables counted.
+"""Choice of the codec of a store: the one with the fewest bytes on a sample, tables included.
 
 N images in all | B images of the sample | T tokens per image
 """
@@ -13,8 +13,8 @@ from tilework.core.errors import InputError
 from tilework.store.codec import Codec, codecs
 
 SAMPLE_TOKENS = 1 << 22
-FAST = ("packed", "rans", "rans-context")  # what "auto" chooses from: all decode faster than a model can eat
-STACKED = ("packed", "rans-stack")  # the same where a position has several codes
+FAST = ("packed", "rans", "rans-context")  # choices of "auto": all decode faster than a model trains
+STACKED = ("packed", "rans-stack")  # the same for several codes per position
 
 
 def choose_codec(
@@ -35,13 +35,13 @@ def choose_codec(
                 raise
     if len(fitted) == 1:
         return next(iter(fitted.items()))
-    # sizes are measured on images that need not be in the sample
-    judge = ids[:: max(1, len(ids) // 4096)].astype(np.int32)
-    return min(fitted.items(), key=lambda entry: _bytes(entry[1], judge, images or len(ids)))
+    # measured on images that need not be in the sample
+    measured = ids[:: max(1, len(ids) // 4096)].astype(np.int32)
+    return min(fitted.items(), key=lambda entry: _bytes(entry[1], measured, images or len(ids)))
 
 
-def _bytes(codec: Codec, judge: np.ndarray, images: int) -> float:
-    """Bytes of all images, judged by some, with their sizes in the index where they differ, and of the tables."""
-    _, sizes = codec.encode(judge)
+def _bytes(codec: Codec, measured: np.ndarray, images: int) -> float:
+    """Estimated bytes of all images, with their index entries if sizes vary, and of the tables."""
+    _, sizes = codec.encode(measured)
     size = float(sizes.mean()) + (2 if sizes.min() < sizes.max() else 0)
     return size * images + sum(table.nbytes for table in codec.tables().values())

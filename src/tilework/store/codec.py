@@ -1,4 +1,4 @@
-"""What turns rows of codes into records and back.
+"""Codecs: rows of codes to records of bytes, and back.
 
 B images | T tokens per image
 """
@@ -14,7 +14,7 @@ from tilework.core.registry import Registry
 
 
 def check_codes(ids: np.ndarray, vocabulary: int, first: int = 0) -> None:
-    """Refuse a code outside the vocabulary, with its position. ids: (B, T); first: number of the first image."""
+    """Raise for a code outside the vocabulary, with its position. ids: (B, T); first: number of the first image."""
     bad = np.argwhere((ids < 0) | (ids >= vocabulary))
     if len(bad):
         image, position = bad[0].tolist()
@@ -25,7 +25,7 @@ def check_codes(ids: np.ndarray, vocabulary: int, first: int = 0) -> None:
 
 
 class Codec(Protocol):
-    """Every image is a record of its own; any set of records decodes together."""
+    """Codes one record per image; any set of records decodes in one call."""
 
     def encode(self, ids: np.ndarray) -> tuple[bytes, np.ndarray]:
         """ids: (B, T) integers. Returns the records one after another, and their sizes (B,)."""
@@ -34,7 +34,7 @@ class Codec(Protocol):
         """data: uint8; starts, sizes: (B,) positions of the records in it. Returns (B, T) int32."""
 
     def tables(self) -> dict[str, np.ndarray]:
-        """What `load` needs besides vocabulary and length; kept in the store."""
+        """Tables that `load` needs, which are kept in the store."""
 
 
 class CodecFamily(Protocol):

@@ -1,7 +1,7 @@
-"""Columns: one value per image, beside the shards.
+"""Columns: one value per image, beside the shards of codes.
 
 An array or a list of texts is one safetensors file. Byte strings and arrays of varying length are records in shards of
-their own, so that any of them is read alone and checked.
+their own, so that each can be read and checked alone.
 
 N images
 """
@@ -27,7 +27,7 @@ RECORDS = 1 << 16  # of a shard
 
 @dataclass(frozen=True)
 class ColumnEntry:
-    """A column and how it is kept."""
+    """Name and storage format of a column."""
 
     name: str
     kind: Kind
@@ -37,14 +37,14 @@ class ColumnEntry:
 
     @property
     def file(self) -> str:
-        """Where an array or texts are kept."""
+        """File of an array or text column."""
         return f"columns/{self.name}.safetensors"
 
 
 def entry_of(name: str, values: Values) -> ColumnEntry:
-    """How values are to be kept; refuses what no column can hold."""
+    """Storage format for values; refuses values that no column can hold."""
     if not name.isidentifier():
-        raise InputError(f"'{name}' as a column", "letters, digits and _ are allowed")
+        raise InputError(f"'{name}' is not a column name", "use letters, digits and _")
     if isinstance(values, np.ndarray):
         if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8 or not values.ndim:
             raise InputError(f"column '{name}' is an array of {values.dtype}", "give numbers, texts, bytes or arrays")
@@ -58,7 +58,7 @@ def entry_of(name: str, values: Values) -> ColumnEntry:
         raise InputError(f"column '{name}' mixes kinds of values", "give texts, bytes, or arrays of one type and form")
     dtype, shape = forms.pop()  # type: ignore[misc]
     if 0 in shape:
-        raise InputError(f"column '{name}' has arrays of {shape}", "every side but the first must be positive")
+        raise InputError(f"column '{name}' has arrays of {shape}", "every dimension but the first must be positive")
     return ColumnEntry(name, "ragged", dtype, tuple(map(int, shape)))
 
 
@@ -77,23 +77,23 @@ def pack_values(values: Values) -> dict[str, np.ndarray]:
     try:
         parts = [v.encode("utf-8", "surrogateescape") if isinstance(v, str) else bytes(v) for v in values]
     except UnicodeEncodeError as error:
-        raise InputError("a text that is not Unicode", str(error)) from error
+        raise InputError("a text column holds text that is not Unicode", str(error)) from error
     offsets = np.cumsum([0, *map(len, parts)]).astype(np.int64)
     return {kind: np.frombuffer(b"".join(parts), np.uint8), "offsets": offsets}
 
 
 def unpack_values(tensors: dict[str, np.ndarray]) -> Any:
-    """What `pack_values` was given."""
+    """Inverse of `pack_values`."""
     if "values" in tensors:
         if not tensors["values"].ndim:
-            raise ValueError("a single value")
+            raise ValueError("it holds a single value")
         return tensors["values"]
     whole = tensors["ragged" if "ragged" in tensors else "text" if "text" in tensors else "bytes"]
     offsets = tensors["offsets"]
     if offsets.dtype != np.int64 or offsets.ndim != 1 or not offsets.size or not whole.ndim:
-        raise ValueError("offsets of another type or form")
+        raise ValueError("its offsets have another type or shape")
     if offsets[0] != 0 or offsets[-1] != len(whole) or (offsets[1:] < offsets[:-1]).any():
-        raise ValueError("offsets that do not fit")
+        raise ValueError("its offsets do not fit the values")
     cuts = list(pairwise(offsets.tolist()))
     if "ragged" in tensors:
         return [whole[a:b] for a, b in cuts]
@@ -105,7 +105,7 @@ def unpack_values(tensors: dict[str, np.ndarray]) -> Any:
 
 
 def join_values(portions: Sequence[Values]) -> Values:
-    """Portions of a column as one."""
+    """Concatenate chunks of a column."""
     if isinstance(portions[0], np.ndarray):
         return np.concatenate(portions)
     return [value for portion in portions for value in portion]
@@ -129,7 +129,7 @@ def unpack_column(data: bytes, kind: Kind | None = None) -> Any:
     """The values of a safetensors file: an array, or a list of texts."""
     tensors = load(data)
     if kind and set(tensors) != ({"values"} if kind == "array" else {"text", "offsets"}):
-        raise ValueError(f"it is no column of kind {kind}")
+        raise ValueError(f"it is not a column of kind {kind}")
     return unpack_values(tensors)
 
 
@@ -149,7 +149,7 @@ def write_column(root: Path, entry: ColumnEntry, values: Iterable[Values]) -> Co
 
 
 class RecordColumn(Sequence[Any]):
-    """Byte strings or arrays of varying length, each read when asked for and checked."""
+    """Byte strings or arrays of varying length, each read on access and checked."""
 
     def __init__(self, root: Path | Files, entry: ColumnEntry) -> None:
         self._entry = entry
@@ -183,4 +183,5 @@ class RecordColumn(Sequence[Any]):
         try:
             return np.frombuffer(record, self._entry.dtype).reshape(-1, *self._entry.shape)
         except (ValueError, TypeError) as error:
-            raise DamageError(f"a value of column '{self._entry.name}' has another size", "restore it") from error
+            what = f"a value of column '{self._entry.name}' has another size than its entry says"
+            raise DamageError(what, "restore the store from a copy") from error

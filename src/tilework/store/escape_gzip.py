@@ -1,8 +1,8 @@
 """The paper's own coding (SeiT, algorithms 1 and 2): codes as small symbols with escapes, then gzip over all of them.
 
 Generalised to any symbol width M and any vocabulary by repeating the escape. The published ImageNet files have M = 8
-with escape 255 (the text says 2^M): code = 255 k + r becomes k times 255, then r. Kept for exchange and as the opponent
-of our codecs; it allows no random access.
+with escape 255 (the text says 2^M): code = 255 k + r becomes k times 255, then r. Kept to read the published files and
+as the baseline of our codecs; it allows no random access.
 
 B images | T tokens per image | S symbols in all
 """
@@ -21,7 +21,7 @@ LARGEST = 1 << 34  # bytes that a file may unpack to
 def escape(ids: np.ndarray, bits: int = 8) -> tuple[np.ndarray, np.ndarray]:
     """Algorithm 1. ids: (B, T); returns symbols (S,) and the first symbol of each image, (B + 1,) int64."""
     if ids.size and ids.min() < 0:
-        raise InputError(f"a code of {ids.min()} cannot be written", "codes start at 0")
+        raise InputError(f"code {ids.min()} is negative", "codes start at 0")
     top = (1 << bits) - 1
     times, rest = np.divmod(ids.astype(np.int64), top)  # escapes before each code, and what follows them
     last = np.cumsum(times.ravel() + 1)
@@ -58,9 +58,9 @@ def unpack(data: bytes, kind: str = "u1", largest: int = LARGEST) -> np.ndarray:
     try:
         raw = unpacker.decompress(data, largest + 1)
     except zlib.error as error:
-        raise DamageError("the data are not a whole gzip file", f"restore it ({error})") from error
+        raise DamageError("the data file is not a complete gzip file", f"restore it ({error})") from error
     if len(raw) > largest:
-        raise DamageError(f"the data unpack to more than {largest} bytes", "raise the limit if that is right")
+        raise DamageError(f"the data file unpacks to more than {largest} bytes", "raise the limit if that is right")
     if not unpacker.eof or len(raw) % np.dtype(kind).itemsize:
         raise DamageError("the gzip file is cut short", "restore it")
     return np.frombuffer(raw, kind)

@@ -67,7 +67,7 @@ def encode_map(ids: np.ndarray, scores: np.ndarray, levels: int = LEVELS) -> byt
 
 
 def _check_map(ids: np.ndarray, scores: np.ndarray, levels: int) -> None:
-    """Refuse what a record cannot hold."""
+    """Raise for values that a record cannot hold."""
     if ids.ndim != 3 or ids.shape != scores.shape or ids.dtype.kind not in "iu" or scores.dtype.kind != "f":
         raise InputError(f"a label map of {ids.dtype}{ids.shape} and {scores.dtype}{scores.shape}", "give (h, w, k)")
     if not _fits(*ids.shape):
@@ -77,7 +77,7 @@ def _check_map(ids: np.ndarray, scores: np.ndarray, levels: int) -> None:
     if not ((scores >= 0) & (scores <= 1)).all():
         raise InputError("a score of a label map is outside 0..1", "give probabilities")
     if not 1 <= levels <= 255:
-        raise InputError(f"{levels} levels for scores", "1..255 are allowed")
+        raise InputError(f"label maps cannot have {levels} score levels", "use 1..255")
 
 
 def _fits(height: int, width: int, top: int) -> bool:
@@ -94,7 +94,7 @@ def decode_maps(records: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
         raise InputError("no label maps to decode", "give at least one record")
     form = _form(records[0])
     if any(_form(record) != form for record in records):
-        raise DamageError("label maps of one batch differ in form", "restore the column, or read them apart")
+        raise DamageError("label maps of one batch differ in form", "restore the column, or decode them one by one")
     ids = np.empty((len(records), *form), np.int32)
     scores = np.empty((len(records), *form), np.float32)
     for i in range(0, len(records), TOGETHER):
@@ -123,7 +123,7 @@ def _decode(records: Sequence[bytes], ids: np.ndarray, shares: np.ndarray) -> No
         gaps = gaps.astype(np.uint16)
         for i, plane in high.items():
             gaps[i] |= plane.astype(np.uint16) << 8
-    names, steps = _name(gaps, _place(scores, gaps > 0, levels), palettes, top)
+    names, steps = _name(gaps, _scatter(scores, gaps > 0, levels), palettes, top)
     ids.reshape(gaps.shape)[:] = names
     np.divide(steps, levels, out=shares.reshape(gaps.shape), dtype=np.float32)
 
@@ -148,7 +148,7 @@ def check_version(record: bytes) -> None:
 
 
 def other_version(what: str, version: int) -> DamageError:
-    """What to say of label maps that this software does not read."""
+    """Error for label maps of another version."""
     hint = "annotate again ('tilework annotate IMAGES --out MAPS')" if version < VERSION else "update Tilework"
     return DamageError(f"{what} has version {version} of label maps, this software reads {VERSION}", hint)
 
@@ -165,7 +165,7 @@ def _inflate(record: bytes, least: int, most: int) -> bytes:
     return body
 
 
-def _place(scores: list[bytes], keep: np.ndarray, levels: np.ndarray) -> np.ndarray:
+def _scatter(scores: list[bytes], keep: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """Scores where classes are kept, (B, n) uint8. keep: (B, n); levels: (B, 1)."""
     if [len(one) for one in scores] != np.count_nonzero(keep, axis=1).tolist():
         raise DamageError("a label map has more or fewer scores than classes", "restore the column")

@@ -82,11 +82,11 @@ class LaneDecoder:
         self.x = words[:, 0] | words[:, 1] << _SIXTEEN if len(starts) else np.empty(0, np.uint32)
 
     def slot(self) -> np.ndarray:
-        """Where each lane stands among the 2^precision slots, (B,) uint32."""
+        """Current slot of each lane, below 2^precision, (B,) uint32."""
         return self.x & self._mask
 
     def advance(self, frequency: np.ndarray, offset: np.ndarray) -> None:
-        """Leave a symbol behind. frequency: (B,) of it; offset: (B,) slot minus its first slot."""
+        """Consume a symbol. frequency: (B,) of it; offset: (B,) slot minus its first slot."""
         x = frequency * (self.x >> self._shift) + offset
         short = np.flatnonzero(x < LOW)
         if len(short):
@@ -96,6 +96,6 @@ class LaneDecoder:
         self.x = x
 
     def finish(self) -> None:
-        """Every lane must end where encoding began, with no word left."""
+        """Check that every lane ends in the initial state of the encoder, with no words left."""
         if (self.x != LOW).any() or (self._at != self._end).any():
             raise DamageError("a record does not decode to its end", "restore the shard")

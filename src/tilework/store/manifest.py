@@ -1,4 +1,4 @@
-"""The manifest: what a store says of itself, sealed by a hash of its own text and of every file."""
+"""The manifest of a store: contents, origin, and hashes of itself and of every file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Manifest:
     views: int = 1  # records of each image, one after another
     tokenizer: dict[str, str] = field(default_factory=dict)  # name, sha256 of its weights
     tokenizer_codes: int = 0  # of the tokenizer, where the store keeps only those in use
-    substituted: int = 0  # codes that the map of used ones lacked, written as the nearest one it has
+    substituted: int = 0  # codes outside the set of used ones, replaced by their nearest neighbour in it
     preprocessing: str = ""
     licence: str = ""
     software: str = ""
@@ -59,12 +59,12 @@ class Manifest:
 
 
 def largest_length(grid: tuple[int, ...]) -> int:
-    """How many codes a record of such a grid may have."""
+    """Largest number of codes in a record."""
     return LARGEST_STACKED if len(grid) == 3 else LARGEST_LENGTH
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
-    """Hash every file that belongs to the store and that the manifest does not know yet, and write it, last of all."""
+    """Hash the files of the store that the manifest does not list yet, and write it, last of all."""
     names = [shard.file for shard in manifest.shards] + ["codebook.safetensors"]
     names += ["tables.safetensors"] if (root / "tables.safetensors").is_file() else []
     for column in manifest.columns:
@@ -76,7 +76,7 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
 
 
 def read(root: Path) -> Manifest:
-    """The manifest of a store; refuses another format, version or an edited text."""
+    """The manifest of a local store; refuses another format or version, or an edited text."""
     path = root / NAME
     if not path.is_file():
         raise InputError(f"{root} is not a token store", f"it has no {NAME}; make one with 'tilework tokenize'")
@@ -112,28 +112,28 @@ def parse(data: bytes, root: str) -> Manifest:
 
 
 def _check(root: str, manifest: Manifest) -> None:
-    """Sizes within reason, before anything is allocated by them; shards that add up; files below the root."""
+    """Check sizes before anything is allocated by them, that shards add up, and that files lie below the root."""
     path = f"{root}/{NAME}"
     columns = manifest.columns
     rows = [manifest.shards, *(column.shards for column in columns if column.kind in ("bytes", "ragged"))]
     sizes = [*manifest.grid, manifest.vocabulary, manifest.views, *(shard.records for row in rows for shard in row)]
     sizes += [side for column in columns for side in column.shape]
     if not all(rows) or len(manifest.grid) not in (1, 2, 3) or min(sizes) < 1 or max(*sizes, manifest.length) > 1 << 24:
-        raise DamageError(f"{path} is malformed", "a grid, vocabulary or shard of impossible size")
+        raise DamageError(f"{path} is malformed", "the size of its grid, vocabulary or a shard is out of range")
     if not 0 < manifest.images <= 1 << 40:
-        raise DamageError(f"{path} is malformed", "an impossible number of images")
+        raise DamageError(f"{path} is malformed", "its number of images is out of range")
     if manifest.length > largest_length(manifest.grid):
-        raise DamageError(f"{path} is malformed", "more codes of a record than there may be")
+        raise DamageError(f"{path} is malformed", "its records have too many codes")
     if any(column.shards and column.kind in ("array", "text") for column in columns):
-        raise DamageError(f"{path} is malformed", "shards of a column that has none")
+        raise DamageError(f"{path} is malformed", "it lists shards of an array or text column")
     if any(column.kind == "ragged" and column.dtype not in DTYPES for column in columns):
-        raise DamageError(f"{path} is malformed", "a column of an unknown type")
+        raise DamageError(f"{path} is malformed", "a column has an unknown type")
     if len({column.name for column in columns}) < len(columns) or not all(c.name.isidentifier() for c in columns):
-        raise DamageError(f"{path} is malformed", "column names that cannot be")
+        raise DamageError(f"{path} is malformed", "a column name is invalid or occurs twice")
     named = [shard.file for row in rows for shard in row]
     outside = [name for name in (*named, *manifest.files) if name.startswith("/") or ".." in name.split("/")]
     if outside or not set(named) <= set(manifest.files):
-        raise DamageError(f"{path} is malformed", "it names files that are not its own")
+        raise DamageError(f"{path} is malformed", "it names files outside the store or without a hash")
     for row, count in zip(rows, [manifest.images * manifest.views, *(len(rows) - 1) * [manifest.images]], strict=True):
         if sum(shard.records for shard in row) != count:
             raise DamageError(f"the shards of {root} do not add up to {count} records", "restore the manifest")

@@ -26,16 +26,16 @@ class Packed:
 
     @staticmethod
     def fit(ids: np.ndarray, vocabulary: int, columns: int = 1) -> Packed:
-        """Nothing to learn."""
+        """A codec without tables."""
         return Packed(ids.shape[1], vocabulary)
 
     @staticmethod
     def load(tables: dict[str, np.ndarray], length: int, vocabulary: int, columns: int = 1) -> Packed:
-        """Nothing to load."""
+        """The codec that wrote a store; it has no tables."""
         return Packed(length, vocabulary)
 
     def tables(self) -> dict[str, np.ndarray]:
-        """None."""
+        """No tables."""
         return {}
 
     def encode(self, ids: np.ndarray) -> tuple[bytes, np.ndarray]:
@@ -51,7 +51,7 @@ class Packed:
     def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns (B, T) int32."""
         if (sizes != self.size).any():
-            raise DamageError("a packed record has another size than its codes need", "restore the shard")
+            raise DamageError("a packed record does not have the size of its codes", "restore the shard")
         ids = np.empty((len(starts), self.length), np.int32)
         weights = (1 << np.arange(self.bits)).astype(np.int32)
         for part in self._portions(len(starts)):

@@ -27,7 +27,7 @@ LANES = 256
 
 
 class Pairwise:
-    """Codes by the exact codes around them."""
+    """Entropy coding conditioned on the four decoded neighbours."""
 
     def __init__(
         self, u: np.ndarray, v: np.ndarray, bias: np.ndarray, shift: int, table: np.ndarray, columns: int, length: int
@@ -60,7 +60,7 @@ class Pairwise:
 
     @staticmethod
     def load(tables: dict[str, np.ndarray], length: int, vocabulary: int, columns: int) -> Pairwise:
-        """The codec that wrote a store; refuses tables that cannot be right."""
+        """The codec that wrote a store; refuses malformed tables."""
         rank = tables["v"].shape[-1] if "v" in tables and tables["v"].ndim else 0
         expected = {
             "u": ((4, vocabulary + 1, rank), np.dtype(np.int8)),

@@ -19,7 +19,7 @@ CODED_BITS = 12
 
 
 class Rans:
-    """Codes by their frequency in the data set."""
+    """Entropy coding by code frequency."""
 
     def __init__(self, frequencies: np.ndarray, length: int, vocabulary: int) -> None:
         self.length = length
@@ -42,7 +42,7 @@ class Rans:
 
     @staticmethod
     def load(tables: dict[str, np.ndarray], length: int, vocabulary: int, columns: int = 1) -> Rans:
-        """The codec that wrote a store; refuses tables that cannot be right."""
+        """The codec that wrote a store; refuses malformed tables."""
         frequencies = tables.get("frequencies", np.empty(0))
         right = frequencies.shape == (coded_size(vocabulary),) and frequencies.dtype == np.uint16
         if not right or frequencies.min() < 1 or frequencies.sum(dtype=np.int64) != 1 << PRECISION:

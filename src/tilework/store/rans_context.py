@@ -24,7 +24,7 @@ LARGEST_CLUSTERS = 63  # 2^12 contexts of 2^12 slots each
 
 
 class RansContext:
-    """Codes by the clusters of their left and upper neighbour."""
+    """Entropy coding conditioned on the clusters of the left and upper neighbour."""
 
     def __init__(self, left: np.ndarray, above: np.ndarray, frequencies: np.ndarray, columns: int, length: int) -> None:
         self.columns, self.length, self.vocabulary = columns, length, frequencies.shape[1]
@@ -38,7 +38,7 @@ class RansContext:
 
     @staticmethod
     def fit(ids: np.ndarray, vocabulary: int, columns: int) -> RansContext:
-        """Clusters and tables of a sample; the number of clusters is the one that costs least, tables counted."""
+        """Clusters and tables fitted to a sample; the number of clusters minimises bytes, tables included."""
         if vocabulary > LARGEST_VOCABULARY:
             raise InputError(f"a vocabulary of {vocabulary} is too large for neighbour tables", "use codec 'rans'")
         before_left, before_above = _neighbours(ids, columns, vocabulary)
@@ -57,7 +57,7 @@ class RansContext:
 
     @staticmethod
     def load(tables: dict[str, np.ndarray], length: int, vocabulary: int, columns: int) -> RansContext:
-        """The codec that wrote a store; refuses tables that cannot be right."""
+        """The codec that wrote a store; refuses malformed tables."""
         try:
             left, above = tables["left"], tables["above"]
             if {table.dtype for table in tables.values()} != {np.dtype(np.uint8)} or vocabulary > LARGEST_VOCABULARY:

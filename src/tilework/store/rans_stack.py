@@ -29,7 +29,7 @@ TOGETHER = 1 << 22  # codes encoded at once
 
 
 class RansStack:
-    """Codes by their kind and by what it was at the position before."""
+    """Entropy coding of stacked codes, conditioned on the same kind at the previous position."""
 
     def __init__(
         self, order: np.ndarray, common: np.ndarray, classes: np.ndarray, frequencies: np.ndarray, length: int
@@ -74,7 +74,7 @@ class RansStack:
 
     @staticmethod
     def load(tables: dict[str, np.ndarray], length: int, vocabulary: int, columns: int) -> RansStack:
-        """The codec that wrote a store; refuses tables that cannot be right."""
+        """The codec that wrote a store; refuses malformed tables."""
         try:
             order, common = tables["order"], tables["common"]
             if {order.dtype, common.dtype} != {np.dtype(np.uint16)} or tables["classes"].dtype != np.uint8:
@@ -151,13 +151,17 @@ class RansStack:
 
     def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns (B, T) int32."""
-        places, high, symbols = self.length // self.kinds, self.kinds + 1, self.frequencies.shape[1]
-        lanes = LaneDecoder(data, starts, sizes, PRECISION, places * high)
+        positions, high, symbols = self.length // self.kinds, self.kinds + 1, self.frequencies.shape[1]
+        lanes = LaneDecoder(data, starts, sizes, PRECISION, positions * high)
         tables, slots, pairs = self._look
-        out = np.tile(np.append(0, self.common).astype(np.int32), (len(starts), places + 2, 1))  # one more at each end
+        out = np.tile(
+            np.append(0, self.common).astype(np.int32), (len(starts), positions + 2, 1)
+        )  # one more at each end
         flat = out.reshape(-1)
-        position = np.arange(len(starts)) * ((places + 2) * high) + high  # where the place of each stream begins
-        end = position + places * high
+        position = (
+            np.arange(len(starts)) * ((positions + 2) * high) + high
+        )  # where the current position of each stream begins
+        end = position + positions * high
         kind = np.zeros(len(starts), np.int64)  # that comes next; 0: the extent
         ended = position == end
         while not ended.all():
@@ -174,7 +178,7 @@ class RansStack:
             position = np.minimum(position + high * ~more, end)
             ended = position == end
         lanes.finish()
-        ids = np.empty((len(starts), places, self.kinds), np.int32)
+        ids = np.empty((len(starts), positions, self.kinds), np.int32)
         ids[:, :, self.order] = out[:, 1:-1, 1:]
         return ids.reshape(len(starts), self.length)
 
@@ -224,7 +228,7 @@ def _deflate(values: np.ndarray) -> np.ndarray:
 
 
 def _inflate(values: np.ndarray, count: int, dtype: np.dtype | type) -> np.ndarray:
-    """So many numbers, or an error; never more memory than they take."""
+    """Inflate exactly `count` numbers, or raise; never allocates more."""
     size = count * np.dtype(dtype).itemsize
     unpacker = zlib.decompressobj()
     raw = unpacker.decompress(values.astype(np.uint8, casting="equiv").tobytes(), size + 1)

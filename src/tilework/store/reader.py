@@ -1,4 +1,4 @@
-"""Reading a store: any image or batch of images, checked on the way.
+"""Reading a store: any image or batch of images, with checksums verified.
 
 B images | V views | H, W code grid | K codes | C code dim
 """
@@ -34,7 +34,7 @@ MOST_CODES = 1 << 25  # decoded in one call
 
 
 class Store:
-    """A token store, by its path or URL. Shards are mapped when first needed, in each process for itself."""
+    """A token store at a path or URL. Each process memory-maps a shard when it first needs it."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = location(path)
@@ -101,7 +101,7 @@ class Store:
 
     @cached_property
     def codebook(self) -> Codebook:
-        """What the codes stand for."""
+        """Code vectors, and the tokenizer's number of each code."""
         vectors = self._codes.get("codebook", np.empty(0))
         if vectors.ndim != 2 or len(vectors) != self.vocabulary or vectors.dtype != np.float32:
             raise DamageError(f"the codebook of {self.path} does not fit its {self.vocabulary} codes", "restore it")
@@ -133,7 +133,7 @@ class Store:
         return values
 
     def add_column(self, name: str, values: Values) -> None:
-        """Put a column beside the shards, which stay as they are; the manifest is written last."""
+        """Add a column; shards are not rewritten, and the manifest is written last."""
         entry = entry_of(name, values)
         if len(values) != len(self):
             raise InputError(f"{len(values)} values of column '{name}' for {len(self)} images", "give one each")
@@ -151,14 +151,14 @@ class Store:
             self.manifest = read(root)
 
     def check_writable(self) -> None:
-        """Refuse a store that cannot be changed from here."""
+        """Raise if the store cannot be changed: it is remote, or not writable."""
         _ = self._directory
 
     @property
     def _directory(self) -> Path:
         """The directory of the store on this machine."""
         if isinstance(self.path, Url):
-            raise OutputError(f"{self.path} can only be read", "copy the store to this machine and change the copy")
+            raise OutputError(f"{self.path} is read-only", "copy the store to this machine and change the copy")
         return self.path
 
     @property
@@ -183,7 +183,7 @@ class Store:
     def verify(
         self, deep: bool = False, threads: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
     ) -> list[str]:
-        """Check every file against its hash and every record against its checksum; returns what is wrong, a line each.
+        """Check every file against its hash and every record against its checksum; returns one line per problem.
 
         deep: decode every record, not some of them, which finds mistakes of the writer; threads: 0 for all cores.
         Of a store behind a URL every file is fetched into the cache; files that it does not name are not looked for.
@@ -200,7 +200,7 @@ class Store:
         return list(dict.fromkeys(problems)) or self._verify_contents(deep)
 
     def _strangers(self) -> list[str]:
-        """Files in the directory that the manifest does not name."""
+        """Files in the directory that the manifest does not list."""
         root, known = self._directory, {NAME, *self.manifest.files}
         return sorted({path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()} - known)
 
@@ -222,7 +222,7 @@ class Store:
         return []
 
     def _verify_contents(self, deep: bool) -> list[str]:
-        """Whether what the files hold fits together."""
+        """Problems with the contents of files that are intact one by one."""
         problems = []
         try:
             _ = self.codebook
@@ -254,7 +254,7 @@ class Store:
         return ""
 
     def _checked(self, name: str, parse: Callable[[bytes], Any]) -> Any:
-        """Contents of a small file, compared with its hash."""
+        """Contents of a small file, verified against its hash."""
         path = f"{self.path}/{name}"
         try:
             if self._remote:
@@ -285,7 +285,7 @@ def _remote(url: Url) -> Remote:
 
 
 def _clear(root: Path, name: str) -> None:
-    """Remove what a process left that was killed while it added a column."""
+    """Remove files of a column whose writer was killed."""
     try:
         for left in (*root.glob(".*.tmp"), *(root / "columns").rglob(".*.tmp")):
             left.unlink()

@@ -1,4 +1,4 @@
-"""Stores made of stores: merged, cut down, split, or coded anew. Every column goes along.
+"""Stores from other stores: merge, subset, split, re-encode. All columns are kept.
 
 B images | V views | K codes of the tokenizer | C code dim
 """
@@ -25,7 +25,7 @@ def gather(
     columns: Sequence[str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Write a store of the images picked from stores, in the order given.
+    """Write a store of selected images of other stores, in the given order.
 
     codec: as for StoreWriter; that of the stores if it is not given and they agree.
     columns: beside label and key; those of the first store if not given.
@@ -75,21 +75,24 @@ def merge(
     for store in stores:
         for key in store.column("key"):
             if key in seen:
-                raise InputError(f"'{key}' is in {seen[key]} and in {store.path}", "a key may occur once: use subset")
+                raise InputError(
+                    f"'{key}' is in {seen[key]} and in {store.path}",
+                    "keys must be unique: leave images out with 'tilework subset'",
+                )
             seen[key] = store.path
     gather(out, [(store, np.arange(len(store))) for store in stores], codec, columns, progress)
 
 
 def random_rank(count: int, seed: int) -> np.ndarray:
-    """A number for each of `count` images, a function of the seed, to choose by. Returns (count,) int64."""
+    """A random rank of each of `count` images, a function of the seed. Returns (count,) int64."""
     high, low = words(seed, 0, np.arange(count), "subset", 2).T
     return (high << 31) ^ low
 
 
 def pick_fraction(store: Store, fraction: float, seed: int = 0, score: str = "") -> np.ndarray:
-    """A share of each class, at least one image: at random, or those with the highest score. Sorted positions."""
+    """Sorted indices of a share of each class, at least one image: random, or with the highest score."""
     if not 0 < fraction <= 1:
-        raise InputError(f"a fraction of {fraction}", "more than 0 and at most 1 is needed")
+        raise InputError(f"fraction {fraction} is out of range", "give a number above 0 and at most 1")
     if score:
         rank = -np.asarray(store.column(score), np.float64)
         if rank.shape != (len(store),):
@@ -100,17 +103,17 @@ def pick_fraction(store: Store, fraction: float, seed: int = 0, score: str = "")
 
 
 def first_of_each(labels: np.ndarray, rank: np.ndarray, fraction: float) -> np.ndarray:
-    """A share of each class, at least one, those of the lowest rank. labels, rank: (N,); returns sorted positions."""
+    """Sorted indices of the share of each class with the lowest rank, at least one. labels, rank: (N,)."""
     chosen = []
     for label in np.unique(labels):
-        places = np.flatnonzero(labels == label)
-        best = places[np.argsort(rank[places], kind="stable")]
-        chosen.append(best[: max(1, round(fraction * len(places)))])
+        index = np.flatnonzero(labels == label)
+        best = index[np.argsort(rank[index], kind="stable")]
+        chosen.append(best[: max(1, round(fraction * len(index)))])
     return np.sort(np.concatenate(chosen))
 
 
 def pick_keys(store: Store, keys: Sequence[str]) -> np.ndarray:
-    """Images by their keys, in the order of the store."""
+    """Indices of images by key, in the order of the store."""
     number = {key: i for i, key in enumerate(store.column("key"))}
     if unknown := next((key for key in keys if key not in number), None):
         raise InputError(f"{store.path} has no image '{unknown}'", "check the list of keys")
@@ -137,7 +140,7 @@ def _check_alike(first: Store, other: Store) -> None:
 
 
 def _all_codes(stores: Sequence[Store]) -> tuple[np.ndarray, np.ndarray]:
-    """Codes that any of the stores keeps, and a table of the tokenizer's size with their vectors. (K',), (K, C)."""
+    """Union of the stores' used codes, (K',), and a codebook of the tokenizer's size with their vectors, (K, C)."""
     codes = max(stores[0].manifest.tokenizer_codes, *(int(store.used.max()) + 1 for store in stores))
     table = np.zeros((codes, stores[0].codebook.code_dim), np.float32)
     for store in stores:

@@ -1,10 +1,10 @@
-"""Stores behind a URL: files are fetched when first needed, checked, and kept in a cache of bounded size.
+"""Stores at a URL: files are fetched when first needed, checked, and kept in a cache of limited size.
 
-TILEWORK_CACHE/ab/ab12...    a file under its SHA-256, so that no name of a manifest meets the disk. Its age is that of
-                             its last use. Any number of processes share the directory; what one has open or mapped
-                             stays whole for it when another makes room.
+TILEWORK_CACHE/ab/ab12...    a file, named by its SHA-256, so that names in a manifest never become local paths. The
+                             least recently used is removed first. Any number of processes share the directory; a
+                             file that one has open or mapped stays readable when another removes it.
 
-http and https need nothing but Python; s3, gs and memory go through fsspec, without any of its caches.
+http and https need only Python; s3, gs and memory use fsspec, without its caches.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from tilework.version import __version__
 CACHE, CACHE_BYTES = "TILEWORK_CACHE", "TILEWORK_CACHE_BYTES"  # environment variables
 USUAL_BYTES = 20_000_000_000
 ATTEMPTS = 5
-WRONG = 2  # attempts at a file that arrives whole but is not the one
-PAUSE = 0.5  # seconds after the first attempt, twice as many after each other one
-STALL = 30.0  # seconds without a byte that end an attempt
-PATIENCE, SLOWEST = 300.0, 1 << 16  # a file may take so many seconds, and one more for as many bytes
+WRONG = 2  # attempts at a file that arrives complete but with another hash
+PAUSE = 0.5  # seconds after the first attempt, doubled after each further one
+STALL = 30.0  # seconds without data before an attempt ends
+PATIENCE, SLOWEST = 300.0, 1 << 16  # time limit of a file: seconds, plus one for so many bytes
 CHUNK = 1 << 20
 RANGE = 1 << 23  # bytes of a request to a bucket
-AGAIN = (408, 425, 429)  # answers that may be better later, besides all from 500 on
+AGAIN = (408, 425, 429)  # status codes worth a retry, besides 500 and above
 KEPT = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.[0-9a-f]{8}\.tmp")
 
 
 class _Missing(Exception):
-    """There is no such file."""
+    """The server has no such file."""
 
 
 class _Wrong(Exception):
-    """A file that is not the one the manifest names."""
+    """A file with another size or hash than in the manifest."""
 
 
 class Remote:
-    """The files of a store behind a URL. The manifest is fetched anew each time."""
+    """The files of a store at a URL. The manifest is never cached."""
 
     def __init__(self, url: Url) -> None:
         self.url = url
@@ -74,28 +74,28 @@ class Remote:
         self.manifest, self.manifest_bytes = parse(bytes(text), url.rstrip("/")), len(text)
 
     def open(self, name: str) -> BinaryIO:
-        """A file of the store, fetched if it is not in the cache, and compared with its hash."""
+        """A file of the store, fetched if it is not in the cache, and verified against its hash."""
         file = self.manifest.files.get(name)
         if file is None:
             raise DamageError(f"{self.url} has no {name}", "restore it")
         if not re.fullmatch("[0-9a-f]{64}", file.sha256) or file.bytes < 0:
-            raise DamageError(f"the manifest of {self.url} is malformed", f"a size or hash of {name} cannot be")
+            raise DamageError(f"the manifest of {self.url} is malformed", f"invalid size or hash of {name}")
         root = cache_directory()
         cached = root / file.sha256[:2] / file.sha256
         make_directory(cached.parent)
         try:
             found = _cached(cached, file)
             if found is None:
-                with locked(cached.parent, wait=True):  # whoever waits here finds what the first one fetched
+                with locked(cached.parent, wait=True):  # a process that waited finds the file in the cache
                     found = _cached(cached, file) or self._fetch(name, file, root, cached)
             return found
         except _Missing as error:
             raise DamageError(f"{self.url} has no {name}", "restore it") from error
         except OSError as error:
-            raise OutputError(f"cannot use the cache {root}", f"{error}; set {CACHE} to another cached") from error
+            raise OutputError(f"cannot use the cache {root}", f"{error}; set {CACHE} to another directory") from error
 
     def _fetch(self, name: str, file: File, root: Path, cached: Path) -> BinaryIO:
-        """Download a file beside its position, and put it there whole."""
+        """Download a file to a temporary name, then move it into the cache."""
         aside = cached.with_name(f".{cached.name}.{uuid4().hex[:8]}.tmp")
         try:
             _reserve(root, file.bytes, aside)
@@ -109,7 +109,7 @@ class Remote:
                 aside.unlink(missing_ok=True)
 
     def _receive(self, name: str, file: File, sink: BinaryIO, begun: float) -> None:
-        """One attempt to download a file, never past the bytes that the manifest states."""
+        """One attempt to download a file, of at most the size in the manifest."""
         digest, count = hashlib.sha256(), 0
         sink.seek(0)
         for chunk in _timed(_read(self.url, name), begun):
@@ -127,7 +127,7 @@ class Remote:
             raise _Wrong("it differs from its hash in the manifest")
 
     def _try(self, name: str, attempt: Callable[[float], None]) -> None:
-        """Attempt it, again and again where that can help; attempt: takes the time when the first one began."""
+        """Retry an attempt while that can help. attempt: called with the start time of the first."""
         begun, where = monotonic(), f"{self.url.rstrip('/')}/{name}"
         for number in range(1, ATTEMPTS + 1):
             try:
@@ -145,14 +145,14 @@ class Remote:
 
 
 def cache_directory() -> Path:
-    """Where fetched files are kept."""
+    """Directory of the cache."""
     told = os.environ.get(CACHE)
     usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilework"
     return Path(told) if told else usual
 
 
 def cache_bytes() -> int:
-    """How many bytes they may have in all."""
+    """Size limit of the cache."""
     told = os.environ.get(CACHE_BYTES) or str(USUAL_BYTES)
     if not told.isdecimal():
         raise ConfigError(f"{CACHE_BYTES} is '{told}'", "give a number of bytes")
@@ -160,7 +160,7 @@ def cache_bytes() -> int:
 
 
 def _cached(cached: Path, file: File) -> BinaryIO | None:
-    """A file of the cache, if it is there and undamaged; it counts as used now."""
+    """A file of the cache if it is present and intact; marks it as used."""
     try:
         found = cached.open("rb")
     except FileNotFoundError:
@@ -175,10 +175,10 @@ def _cached(cached: Path, file: File) -> BinaryIO | None:
 
 
 def _reserve(root: Path, size: int, aside: Path) -> None:
-    """Make an empty file of a size, once there is room for it."""
+    """Create an empty file of a given size, after making room in the cache."""
     limit, begun = cache_bytes(), monotonic()
     if size > limit:
-        raise OutputError(f"a file of {size} bytes does not fit a cache of {limit}", f"raise {CACHE_BYTES}")
+        raise OutputError(f"a file of {size} bytes does not fit a cache of {limit} bytes", f"raise {CACHE_BYTES}")
     while True:
         with locked(root, wait=True):
             if _free(root, limit, size):
@@ -186,12 +186,12 @@ def _reserve(root: Path, size: int, aside: Path) -> None:
                     file.truncate(size)  # takes no room on the disk yet, but counts from now on
                 return
         if monotonic() - begun > PATIENCE:
-            raise OutputError(f"the cache {root} is full of files being fetched", f"raise {CACHE_BYTES}")
+            raise OutputError(f"the cache {root} is full of downloads in progress", f"raise {CACHE_BYTES}")
         sleep(0.05)
 
 
 def _free(root: Path, limit: int, size: int) -> bool:
-    """Remove what was not used for longest until there is room; says whether there is."""
+    """Remove least recently used files until there is room; returns whether there is."""
     kept = []
     for path in root.glob("[0-9a-f][0-9a-f]/*"):
         with suppress(FileNotFoundError):  # fetched or replaced meanwhile
@@ -203,7 +203,7 @@ def _free(root: Path, limit: int, size: int) -> bool:
             break
         try:
             if path.name.startswith("."):
-                with locked(path.parent):  # nobody is at it: its process was killed
+                with locked(path.parent):  # not locked: its process was killed
                     path.unlink(missing_ok=True)
             else:
                 path.unlink(missing_ok=True)
@@ -214,7 +214,7 @@ def _free(root: Path, limit: int, size: int) -> bool:
 
 
 def _timed(chunks: Iterator[bytes], begun: float) -> Iterator[bytes]:
-    """The same chunks; gives up where they come too slowly for too long."""
+    """The same chunks; raises TimeoutError if they come too slowly for too long."""
     count = 0
     for chunk in chunks:
         count += len(chunk)
@@ -239,7 +239,7 @@ def _read_http(url: Url, name: str) -> Iterator[bytes]:
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows an answer to another address, but never from https to something else."""
+    """Follows redirects, but never from https to another scheme."""
 
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
         if urlsplit(newurl).scheme not in ("https", req.type):
@@ -260,7 +260,7 @@ def _read_bucket(url: Url, name: str) -> Iterator[bytes]:
     except ImportError as error:
         extra = "gs" if url.scheme == "gs" else "s3"  # fsspec itself comes with torch
         raise MachineError(
-            f"{url.scheme} needs a package that is not here", f"pip install 'tilework[{extra}]'"
+            f"{url.scheme}:// needs a package that is not installed", f"pip install 'tilework[{extra}]'"
         ) from error
     path = f"{url.partition('://')[2].rstrip('/')}/{name}"
     try:
@@ -275,7 +275,7 @@ def _read_bucket(url: Url, name: str) -> Iterator[bytes]:
 
 
 def _reason(error: OSError | HTTPException, where: str) -> str:
-    """Why an attempt failed, in words; raises what no other attempt would change."""
+    """Why an attempt failed; raises an error that a retry cannot help."""
     if isinstance(error, HTTPError):
         error.close()
         if error.code in (404, 410):

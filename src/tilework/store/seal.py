@@ -1,8 +1,8 @@
-"""Sealing a spool: all parts become a store, which appears at once and whole.
+"""Sealing a spool: all parts are combined into a store, which appears atomically.
 
-The codes in use get numbers of their own, the codec that suits them all is fitted, every part is coded anew, and the
-manifest comes last. Everything happens inside the spool; a process killed at any moment leaves a spool that can be
-sealed again, to the same bytes.
+The used codes are renumbered, a codec is fitted, every part is encoded with it, and the manifest is written last.
+Everything happens inside the spool: a process killed at any moment leaves a spool that can be sealed again, to the same
+bytes.
 
 N images | V views | T codes of a record | K codes of the tokenizer
 """
@@ -35,7 +35,7 @@ SHARD_IMAGES = 1 << 16
 
 @dataclass(frozen=True)
 class CodeMap:
-    """Codes of the tokenizer to codes of the store."""
+    """Map from the tokenizer's code numbers to those of the store."""
 
     used: np.ndarray  # (K',) the tokenizer's number of each code that is kept
     number: np.ndarray  # (K,) the store's number of each code of the tokenizer; the nearest kept one if it is not kept
@@ -65,18 +65,18 @@ def seal(
     progress: Callable[[int, int], None] = lambda done, total: None,
     held: bool = False,
 ) -> None:
-    """Make the store and remove the spool.
+    """Write the store and remove the spool.
 
-    cut: keep only the codes in use, and their vectors; used: keep these, as another store does (overrules cut);
-    parts: how many there must be, if the plan does not say; held: the caller has locked the spool, and removes it.
+    cut: keep only codes that occur, and their vectors; used: keep these codes, as another store does (overrides cut);
+    parts: expected number, if the plan does not state it; held: the caller has locked the spool and removes it.
     """
     if shard_images < 1:
-        raise InputError(f"shards of {shard_images} images", "at least one is needed")
+        raise InputError(f"shard_images is {shard_images}", "give 1 or more")
     with nullcontext() if held else locked(spool.path):
         try:
             if not _is_done(spool, out):
                 if out.exists():
-                    raise OutputError(f"{out} exists", "choose another spool_path or remove it")
+                    raise OutputError(f"{out} exists", "choose another path or remove it")
                 sealed = spool.path / "sealed"
                 if sealed.exists():
                     shutil.rmtree(sealed)
@@ -89,7 +89,7 @@ def seal(
 
 
 def clear(spool_path: Path, out: Path) -> None:
-    """Remove what is left of the spool of a store that stands."""
+    """Remove the rest of the spool of a finished store."""
     with suppress(OSError, TileworkError):
         if not any(spool_path.iterdir()):
             spool_path.rmdir()
@@ -98,7 +98,7 @@ def clear(spool_path: Path, out: Path) -> None:
 
 
 def _is_done(spool: Spool, out: Path) -> bool:
-    """Whether the store stands already, and only the spool was left to remove."""
+    """Whether the store is finished and only the spool is left to remove."""
     mark, manifest = spool.path / "done", out / NAME
     return (
         mark.is_file()
@@ -134,7 +134,8 @@ class _Seal:
         missing = [number for number in self.parts if number not in done]
         if missing:
             shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
-            raise InputError(f"{spool.path} lacks {len(missing)} of {parts} parts ({shown})", "spool them first")
+            hint = "tokenize those first (tilework tokenize --shard I/N)"
+            raise InputError(f"{spool.path} lacks {len(missing)} of {parts} parts ({shown})", hint)
         if extra := sorted(done - set(self.parts)):
             raise InputError(f"{spool.path} holds a part {extra[0]} beyond the {parts} of its plan", "remove it")
 
@@ -143,14 +144,15 @@ class _Seal:
         plan = self.plan
         counts, columns, images = self._count()
         if not images:
-            raise InputError(f"no images in {self.spool.path}", "an empty store is of no use")
+            raise InputError(f"no images in {self.spool.path}", "tokenize some first")
         _check_labels(columns.get("label"), plan.classes)
         if used is None:
             used = np.flatnonzero(counts) if cut else np.arange(plan.vocabulary)
         _check_used(used, plan.vocabulary)
         self.map = CodeMap.of(used, self.spool.codebook, counts > 0)
         if not self.spool.codebook.shape[1] and counts[~self.map.kept].any():
-            raise InputError("codes that are not kept, and no code vectors to find the nearest", "keep them")
+            what = "some codes are not in the reference store, and there is no codebook to find their nearest ones"
+            raise InputError(what, "give a codebook, or leave out --like")
         every = -(-images * plan.views * int(np.prod(plan.grid)) // SAMPLE_TOKENS)
         sample = np.concatenate([ids[(-first) % every :: every] for first, ids in self._ids()])
         names = STACKED if len(plan.grid) == 3 else FAST
@@ -196,7 +198,7 @@ class _Seal:
             self.entries = {name: entry_of(name, values) for name, values in part.columns.items()}
             forms = {n: (v.dtype, v.shape[1:]) for n, v in part.columns.items() if isinstance(v, np.ndarray)}
             if alike not in (None, (self.entries, forms)):
-                raise InputError(f"the parts of {self.spool.path} have different columns", "spool them alike")
+                raise InputError(f"the parts of {self.spool.path} have different columns", "give all the same columns")
             alike = self.entries, forms
             for name, entry in self.entries.items():
                 if entry.kind in ("array", "text"):
@@ -231,14 +233,15 @@ class _Seal:
 def _check_used(used: np.ndarray, vocabulary: int) -> None:
     whole = used.ndim == 1 and used.size > 0 and used.dtype.kind in "iu"
     if not whole or not 0 <= used.min() <= used.max() < vocabulary or (np.diff(used) < 1).any():
-        raise InputError(f"a map of used codes of shape {used.shape}", f"rising numbers below {vocabulary} are needed")
+        raise InputError(f"invalid used codes of shape {used.shape}", f"give ascending numbers below {vocabulary}")
 
 
 def _check_labels(labels: Values | None, classes: tuple[str, ...]) -> None:
     if isinstance(labels, np.ndarray) and labels.dtype.kind not in "iu":
-        raise InputError(f"labels of type {labels.dtype}", "numbers of classes are needed")
+        raise InputError(f"labels have type {labels.dtype}", "give class numbers")
     if isinstance(labels, np.ndarray) and not 0 <= labels.min() <= labels.max() < len(classes):
-        raise InputError(f"labels {labels.min()}..{labels.max()} for {len(classes)} classes", "check them")
+        what = f"labels {labels.min()}..{labels.max()} do not fit {len(classes)} classes"
+        raise InputError(what, f"give labels 0..{len(classes) - 1}")
 
 
 def _narrow(name: str, values: Values, classes: int) -> Values:

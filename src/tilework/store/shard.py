@@ -29,7 +29,7 @@ TOGETHER = 4  # shards fetched at a time
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """A shard, the number of its records, and the CRC32C of its index, which tells it from any other."""
+    """File of a shard, number of its records, and CRC32C of its index, which identifies it."""
 
     file: str
     records: int
@@ -42,7 +42,8 @@ def write_shard(path: Path, records: bytes, sizes: np.ndarray, first: int) -> in
     sizes: (B,); first: number of its first record.
     """
     if len(sizes) > LARGEST_RECORDS or len(records) > LARGEST_BYTES:
-        raise InputError(f"{len(sizes)} records of {len(records)} bytes for one shard", "choose fewer images per shard")
+        what = f"{len(sizes)} records of {len(records)} bytes do not fit one shard"
+        raise InputError(what, "choose fewer images per shard")
     ends = np.cumsum(sizes)
     crcs = [crc32c(records[end - size : end]) for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
     same = len(sizes) > 0 and sizes.min() == sizes.max()
@@ -57,7 +58,7 @@ def write_shard(path: Path, records: bytes, sizes: np.ndarray, first: int) -> in
 def write_shards(
     root: Path, folder: str, chunks: Iterable[tuple[bytes, np.ndarray]], most: int, most_bytes: int = USUAL_BYTES
 ) -> tuple[ShardEntry, ...]:
-    """Records in shards of at most `most` records and about `most_bytes` bytes, however they come.
+    """Write records to shards of at most `most` records and about `most_bytes` bytes.
 
     chunks: records that lie one after another, and their sizes (B,). How they are cut depends on the records alone.
     """
@@ -141,35 +142,35 @@ class Shard:
         return int(size), int(width), int(count)
 
     def records(self, local: np.ndarray) -> list[bytes]:
-        """Some records, each compared with its CRC. local: (B,) positions in this shard."""
+        """Some records, each verified against its CRC. local: (B,) indices in this shard."""
         records, bad = self._read(local)
         if bad:
             raise DamageError(f"record {bad[0]} of shard {self.path.name} is damaged", "restore the shard")
         return records
 
     def damaged(self) -> list[int]:
-        """Places of the records that differ from their CRC."""
+        """Indices of records that differ from their CRC."""
         portions = np.array_split(np.arange(len(self.sizes)), 1 + len(self.sizes) // 4096)
         return [i for portion in portions for i in self._read(portion)[1]]
 
     def _read(self, local: np.ndarray) -> tuple[list[bytes], list[int]]:
         """Records, and which of them differ from their CRC."""
         data = self._map
-        places = zip(self.starts[local].tolist(), self.ends[local].tolist(), strict=True)
-        records = [data[start:end] for start, end in places]
+        ranges = zip(self.starts[local].tolist(), self.ends[local].tolist(), strict=True)
+        records = [data[start:end] for start, end in ranges]
         expected = zip(local.tolist(), records, self.crcs[local].tolist(), strict=True)
         return records, [i for i, record, crc in expected if crc32c(record) != crc]
 
 
 class Files(Protocol):
-    """Files that do not lie in a directory of this machine."""
+    """Files that are not in a local directory."""
 
     def open(self, name: str) -> BinaryIO:
         """A file by its name in the store, checked; it can be mapped."""
 
 
 class Shards:
-    """Records of many shards, numbered through; each shard is mapped when first needed, in each process for itself."""
+    """Records of many shards under consecutive numbers; each process maps a shard when it first needs it."""
 
     def __init__(self, root: Path | Files, entries: tuple[ShardEntry, ...]) -> None:
         self._root, self.entries = root, entries
@@ -189,7 +190,7 @@ class Shards:
         return self._open[number]
 
     def _gather(self, numbers: list[int]) -> None:
-        """Several shards at a time, where they have to be fetched: random batches need nearly all of them at once."""
+        """Fetch several shards in parallel: a random batch needs nearly all of them."""
         missing = [number for number in numbers if number not in self._open]
         if len(missing) > 1 and not isinstance(self._root, Path):
             with ThreadPoolExecutor(TOGETHER) as pool:

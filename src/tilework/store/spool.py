@@ -1,9 +1,9 @@
-"""Spool: where the codes of a store wait until all are there. Any number of processes fill it, in any order.
+"""Spool: a directory of unfinished parts of a store. Any number of processes fill it, in any order.
 
-A part holds the codes of some images in plain bits and their columns, in one file that is whole or absent; writing it
-again gives the same bytes. `seal` makes a store of all parts.
+A part holds the packed codes of some images and their columns, in one file that is written atomically; writing it
+again gives the same bytes. `seal` combines all parts into a store.
 
-x.tok.spool/plan.json                what all parts have in common
+x.tok.spool/plan.json                settings that all parts share
 x.tok.spool/codebook.safetensors     code vectors of the tokenizer
 x.tok.spool/parts/00000.part         a shard: packed codes, then one record with the columns
 
@@ -38,7 +38,7 @@ LAST = ("codebook.safetensors", "plan.json", "done")  # removed in this order, a
 
 @dataclass(frozen=True)
 class Plan:
-    """What all parts of a store have in common."""
+    """Settings that all parts of a store share."""
 
     vocabulary: int
     grid: tuple[int, ...]
@@ -47,8 +47,8 @@ class Plan:
     tokenizer: dict[str, str] = field(default_factory=dict)
     preprocessing: str = ""
     licence: str = ""
-    parts: int = 0  # that make the store; 0: told when it is sealed
-    source: str = ""  # what is spooled, by a hash of its list: another list is another spool
+    parts: int = 0  # number of parts of the store; 0: given when it is sealed
+    source: str = ""  # hash of the list of images: another list needs another spool
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Part:
 
 
 def spool_of(store: Path) -> Path:
-    """Where the codes of a store wait."""
+    """Spool directory of a store."""
     return store.with_name(f"{store.name}.spool")
 
 
@@ -73,19 +73,21 @@ class Spool:
 
     @staticmethod
     def create(path: Path, plan: Plan, codebook: np.ndarray) -> Spool:
-        """A new spool, or the one that is there if it has the same plan. codebook: (K, C)."""
+        """A new spool, or the existing one if it has the same plan. codebook: (K, C)."""
         if codebook.ndim != 2 or not len(codebook) or len(codebook) != plan.vocabulary:
-            raise InputError(f"a codebook of {codebook.shape} for {plan.vocabulary} codes", "give a (K, C) table")
+            raise InputError(f"the codebook has shape {codebook.shape} for {plan.vocabulary} codes", "give (K, C)")
         if plan.vocabulary > LARGEST_VOCABULARY:
             raise InputError(f"{plan.vocabulary} codes", f"at most {LARGEST_VOCABULARY} can be stored")
         if prod(plan.grid) > (most := largest_length(plan.grid)):
-            raise InputError(f"a grid of {plan.grid}", f"at most {most} codes of an image can be stored")
+            raise InputError(f"the code grid is {plan.grid}", f"at most {most} codes per image can be stored")
         if len(plan.grid) not in (1, 2, 3) or min(plan.grid) < 1 or plan.views < 1:
-            raise InputError(f"a grid of {plan.grid} with {plan.views} views", "one to three positive sides are needed")
+            what = f"the code grid is {plan.grid}, with {plan.views} views"
+            raise InputError(what, "one to three positive dimensions and at least one view are needed")
         if (path / "plan.json").is_file() and (path / "codebook.safetensors").is_file():
             found = Spool.open(path)
             if found.plan != plan or not np.array_equal(found.codebook, codebook.astype(np.float32)):
-                raise OutputError(f"{path} holds the codes of something else", "remove it or choose another output")
+                what = f"{path} holds codes of other images, or of another tokenizer or settings"
+                raise OutputError(what, "remove it or choose another output")
             return found
         write(path / "codebook.safetensors", save({"codebook": np.ascontiguousarray(codebook, np.float32)}))
         write_json(path / "plan.json", asdict(plan))
@@ -107,7 +109,7 @@ class Spool:
         """Write a part. ids: (B, *grid), or (B, V, *grid) with several views; columns: B values each."""
         plan = self.plan
         if not 0 <= number < 1 << 32:
-            raise InputError(f"a part {number}", "numbers from 0 on are needed")
+            raise InputError(f"part number {number} is negative", "count parts from 0")
         if not (self.path / "plan.json").is_file():
             raise OutputError(f"{self.path} is gone", "another process has sealed or removed it")
         shape = (plan.views, *plan.grid) if plan.views > 1 else plan.grid
@@ -125,7 +127,7 @@ class Spool:
         write_shard(self._file(number), records + last, np.append(sizes, len(last)), number)
 
     def get(self, number: int) -> Part:
-        """A part, checked."""
+        """Read a part and verify its checksums."""
         path = self._file(number)
         shard = Shard(path, number)
         *codes, last = shard.records(np.arange(len(shard.sizes))) or [b""]
@@ -140,15 +142,15 @@ class Spool:
                 for name in names
             }
         except (SafetensorError, KeyError, IndexError, ValueError) as error:
-            raise DamageError(f"part {path.name} is damaged", f"remove it and spool it again ({error})") from error
+            raise DamageError(f"part {path.name} is damaged", f"remove it and tokenize again ({error})") from error
         return Part(ids, columns)
 
     def done(self) -> list[int]:
-        """Numbers of the parts that are there."""
+        """Numbers of the finished parts."""
         return sorted(int(path.stem) for path in (self.path / "parts").glob("*.part") if path.stem.isdigit())
 
     def remove(self) -> None:
-        """Away with it: the parts first, and last what tells that the store stands."""
+        """Remove the spool: parts first, the mark of a finished store last."""
         try:
             for child in self.path.iterdir():
                 if child.name not in LAST:

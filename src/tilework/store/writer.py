@@ -1,4 +1,4 @@
-"""Writing a store in one process: codes are spooled as they come, and sealed at the end.
+"""Writing a store in one process: codes are spooled as they are added, and sealed at the end.
 
 B images | V views | H, W code grid | K codes | C code dim
 """
@@ -29,45 +29,43 @@ class StoreWriter:
     """`with StoreWriter(path, ...) as writer: writer.add(ids, labels, keys)`."""
 
     path: Path
-    codebook: np.ndarray  # (K, C) float32; C is 0 where the code vectors are not known
+    codebook: np.ndarray  # (K, C) float32; C is 0 if the code vectors are unknown
     classes: Sequence[str]
-    codec: str = "auto"  # the smallest of the fast ones
+    codec: str = "auto"  # the smallest of the fast codecs
     tokenizer: dict[str, str] = field(default_factory=dict)
     preprocessing: str = ""
     licence: str = ""
     shard_images: int = SHARD_IMAGES
-    cut: bool = False  # keep only the codes in use, under numbers of their own
-    used: np.ndarray | None = None  # keep these, as another store does
+    cut: bool = False  # keep only codes that occur, renumbered
+    used: np.ndarray | None = None  # keep these codes, as another store does
     views: int = 1
 
     def __enter__(self) -> StoreWriter:
         if self.codebook.ndim != 2 or not 0 < len(self.codebook) <= LARGEST_VOCABULARY or self.shard_images < 1:
-            what = f"a codebook of {self.codebook.shape} and shards of {self.shard_images} images"
-            raise InputError(
-                what, f"give a (K, C) table of at most {LARGEST_VOCABULARY} codes, and shards of some images"
-            )
-        self._place = spool_of(self.path)
+            what = f"codebook of shape {self.codebook.shape}, {self.shard_images} images per shard"
+            raise InputError(what, f"give (K, C) of at most {LARGEST_VOCABULARY} codes, and 1 or more images per shard")
+        self._spool_path = spool_of(self.path)
         if self.path.exists():
-            clear(self._place, self.path)
+            clear(self._spool_path, self.path)
             raise OutputError(f"{self.path} exists", "choose another directory or remove it")
         self._held: list[tuple[np.ndarray, dict[str, Values]]] = []
         self._images = self._parts = 0
         self._grid: tuple[int, ...] | None = None
         self._spool: Spool | None = None
         self._locks = ExitStack()
-        make_directory(self._place)
+        make_directory(self._spool_path)
         try:
             with ExitStack() as stack:
-                stack.enter_context(locked(self._place))
-                for left in self._place.iterdir():  # by a process that was killed
+                stack.enter_context(locked(self._spool_path))
+                for left in self._spool_path.iterdir():  # files of a process that was killed
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
                 self._locks = stack.pop_all()
         except OSError as error:
-            raise OutputError(f"cannot clear {self._place}", str(error)) from error
+            raise OutputError(f"cannot clear {self._spool_path}", str(error)) from error
         except OutputError as error:
             if not isinstance(error.__cause__, BlockingIOError):
                 with suppress(OSError):
-                    self._place.rmdir()
+                    self._spool_path.rmdir()
             raise
         return self
 
@@ -78,14 +76,14 @@ class StoreWriter:
             if kind is None:
                 self._flush()
                 if self._spool is None:
-                    raise InputError(f"no images for {self.path}", "an empty store is of no use")
+                    raise InputError(f"no images for {self.path}", "add some before closing it")
                 settings = self.codec, self.cut, self.used, self._parts, self.shard_images
                 seal(self._spool, self.path, *settings, held=True)
         finally:
             if self._spool is not None:
                 with suppress(OutputError):
                     self._spool.remove()
-            shutil.rmtree(self._place, ignore_errors=True)
+            shutil.rmtree(self._spool_path, ignore_errors=True)
             self._locks.close()
 
     def add(self, ids: np.ndarray, labels: Sequence[int] | np.ndarray, keys: Sequence[str], **columns: Values) -> None:
@@ -97,7 +95,7 @@ class StoreWriter:
         if not len(ids) == len(labels) == len(keys):
             raise InputError(f"{len(ids)} images with {len(labels)} labels and {len(keys)} keys", "give one each")
         if self._grid not in (None, grid):
-            raise InputError(f"a grid of {grid} in a store of {self._grid}", "resize all images alike")
+            raise InputError(f"grid {grid} does not fit a store of {self._grid}", "tokenize all images at one size")
         self._grid = grid
         check_codes(ids.reshape(len(ids), int(np.prod(ids.shape[1:]))), len(self.codebook), first=self._images)
         all_columns: dict[str, Values] = {"label": np.asarray(labels, np.int64), "key": list(map(str, keys)), **columns}
@@ -111,7 +109,7 @@ class StoreWriter:
             self._flush()
 
     def _flush(self) -> None:
-        """What is held in memory becomes a part."""
+        """Write the codes held in memory as a part."""
         if not self._held or self._grid is None:
             return
         if self._spool is None:
@@ -124,11 +122,11 @@ class StoreWriter:
                 preprocessing=self.preprocessing,
                 licence=self.licence,
             )
-            self._spool = Spool.create(self._place, plan, self.codebook)
+            self._spool = Spool.create(self._spool_path, plan, self.codebook)
         ids = np.concatenate([held for held, _ in self._held])
         names = self._held[0][1].keys()
         if any(columns.keys() != names for _, columns in self._held):
-            raise InputError("portions with different columns", "give every image the same columns")
+            raise InputError("images have different columns", "give every image the same columns")
         columns = {name: join_values([columns[name] for _, columns in self._held]) for name in names}
         self._spool.put(self._parts, ids, columns)
         self._parts += 1

@@ -1,4 +1,4 @@
-"""The one training loop."""
+"""The training loop."""
 
 from tilework.train.fit import Job, Result, fit, time_steps
 from tilework.train.settings import FitConfig, OptimConfig, ScheduleConfig

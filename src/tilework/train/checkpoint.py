@@ -1,7 +1,7 @@
-"""Checkpoints: a directory per save, whole or absent, named by `latest` when complete. No pickle.
+"""Checkpoints: one directory per save, written atomically. No pickle.
 
 checkpoints/step-00000120/{objective,optimiser,ema}.safetensors, state.json
-checkpoints/latest           the name of the newest
+checkpoints/latest           name of the newest complete one
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def latest_checkpoint(root: Path) -> Path | None:
         return None
     path = root / pointer.read_text().strip()
     if not path.is_dir():
-        raise DamageError(f"{pointer} names {path.name}, which is not there", "restore it or remove the pointer")
+        raise DamageError(f"{pointer} names {path.name}, which is missing", f"restore it or remove {pointer}")
     return path
 
 
 def load_checkpoint(
     path: Path, objective: nn.Module, optimiser: torch.optim.Optimizer | None, ema: nn.Module | None
 ) -> int:
-    """Restore everything; returns the number of steps taken."""
+    """Restore model, optimiser and averaged weights; returns the number of steps taken."""
     state = _state(path)
     _fill(objective, _tensors(path, "objective", state), path)
     if ema is not None:
@@ -64,12 +64,12 @@ def load_checkpoint(
 
 
 def objective_tensors(path: Path) -> dict[str, Tensor]:
-    """Everything the objective kept, its model among it."""
+    """State of the objective, including its model."""
     return _tensors(path, "objective", _state(path))
 
 
 def model_tensors(path: Path) -> dict[str, Tensor]:
-    """The weights that evaluation uses: the averaged ones where the run kept them."""
+    """Weights for evaluation: the averaged (EMA) ones if the run has them."""
     state = _state(path)
     part, prefix = ("ema", "module.") if "ema.safetensors" in state["sha256"] else ("objective", "model.")
     return {k.removeprefix(prefix): v for k, v in _tensors(path, part, state).items() if k.startswith(prefix)}
@@ -98,7 +98,7 @@ def _tensors(path: Path, part: str, state: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _once(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every tensor under its first name: objectives share their model, and weights may be tied."""
+    """Every tensor once, under its first name: objectives share their model, and weights may be tied."""
     first: dict[tuple[int, torch.Size], str] = {}
     for name, value in tensors.items():
         first.setdefault((value.data_ptr() or id(value), value.shape), name)
@@ -110,7 +110,9 @@ def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     wrong = list(expected.keys() ^ tensors.keys())
     wrong += [name for name in expected if name in tensors and expected[name].shape != tensors[name].shape]
     if wrong:
-        raise DamageError(f"{path} is a checkpoint of another model", f"'{min(wrong)}' does not fit")
+        raise DamageError(
+            f"{path} is a checkpoint of another model", f"tensor '{min(wrong)}' does not fit; use its run"
+        )
     module.load_state_dict(tensors, strict=False)  # what has a second name is the same memory
 
 
@@ -126,5 +128,5 @@ def _restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tens
         state.setdefault(int(number), {})[key] = value
     count = sum(len(group["params"]) for group in optimiser.param_groups)
     if any(number >= count for number in state):
-        raise DamageError(f"{path} is a checkpoint of another optimiser", "start anew in another directory")
+        raise DamageError(f"{path} is a checkpoint of another optimiser", "start again with another --out")
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

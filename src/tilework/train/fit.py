@@ -1,6 +1,6 @@
-"""The one loop: any objective, on one device or under torchrun, resumable to the bit.
+"""The training loop: any objective, on one device or under torchrun; resumed runs equal uninterrupted ones bit by bit.
 
-Randomness is a function of (seed, step, rank) and of the samples, so a checkpoint holds tensors and a step number.
+Randomness is a function of (seed, step, rank) and of the samples, so a checkpoint holds only tensors and a step number.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tilework.train.settings import FitConfig
 
 @dataclass
 class Job:
-    """Everything the loop needs."""
+    """Input of `fit`."""
 
     objective: Objective
     source: Source
@@ -44,30 +44,30 @@ class Job:
     config: FitConfig
     out: Path
     world: World
-    evaluate: Callable[[nn.Module], dict[str, float]] | None = None  # takes the model to be judged
+    evaluate: Callable[[nn.Module], dict[str, float]] | None = None  # metrics of a model
     title: str = "train"
     quiet: bool = False
-    after_step: Callable[[int], None] = field(default=lambda step: None)  # for tests and pictures
+    after_step: Callable[[int], None] = field(default=lambda step: None)  # for tests and sample images
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended."""
+    """Output of `fit`."""
 
-    model: nn.Module  # the averaged weights where the run keeps them
+    model: nn.Module  # with averaged (EMA) weights if the run has them
     steps: int
     metrics: dict[str, float]  # of the last evaluation
     seconds: float  # of this call
-    leads: bool = True  # whether this process logs and saves
+    leads: bool = True  # whether this is rank 0, which logs and saves
 
 
 def fit(job: Job) -> Result:
-    """Train, from the newest checkpoint in `job.out` if there is one."""
+    """Train, resuming from the newest checkpoint in `job.out` if there is one."""
     return _Fit(job).run()
 
 
 def time_steps(job: Job, count: int = 3) -> tuple[float, int]:
-    """Seconds of a step, measured on a few after a first one, and the number of steps of the whole run."""
+    """Seconds per step, measured on a few after a warm-up step, and the number of steps of the run."""
     loop = _Fit(job)
     begun = monotonic()
     for step, batch in enumerate(loop.loader.run(0, min(1 + count, loop.total))):
@@ -82,8 +82,9 @@ class _Fit:
         config, world = job.config, job.world
         if config.batch % (world.size * config.accumulate):
             raise ConfigError(
-                f"a batch of {config.batch} does not split over {world.size} processes x {config.accumulate} parts",
-                "change fit.batch",
+                f"fit.batch={config.batch} is not divisible by {world.size} processes x "
+                f"{config.accumulate} accumulation steps",
+                f"use a multiple of {world.size * config.accumulate}",
             )
         self.job, self.config, self.world = job, config, world
         if world.device.type == "cpu":
@@ -108,7 +109,7 @@ class _Fit:
         self.metrics: dict[str, float] = {}
 
     @property
-    def judged(self) -> nn.Module:
+    def evaluated(self) -> nn.Module:
         """The model that evaluation and export use."""
         return self.ema.module if self.ema is not None else self.objective.model
 
@@ -117,9 +118,9 @@ class _Fit:
         quiet = self.job.quiet or not self.world.leads
         self.log = RunLog(self.job.out / "log.jsonl", self.start, quiet=not self.world.leads)
         if self.start == self.total:
-            notice(f"{self.job.out} was finished before: nothing to train", quiet)
+            notice(f"{self.job.out} is already finished: nothing to train", quiet)
         elif self.start:
-            notice(f"going on after step {self.start} of {self.total} in {self.job.out}", quiet)
+            notice(f"resuming {self.job.out} after step {self.start} of {self.total}", quiet)
         self.bar = Bar(self.job.title, self.total, self.start, quiet)
         try:
             with _stop_signals() as stop:
@@ -127,15 +128,15 @@ class _Fit:
                     self._step(step, batch)
                     self._after(step + 1, stop)
                     self.job.after_step(step + 1)
-            if not self.metrics:  # resumed at the very end
-                self._evaluate(self.total, log=False)  # it has the line
+            if not self.metrics:  # resumed after the last step, whose metrics are in the log
+                self._evaluate(self.total, log=False)
         finally:
             self.bar.close()
             self.log.close()
-        return Result(self.judged, self.total, self.metrics, monotonic() - begun, self.world.leads)
+        return Result(self.evaluated, self.total, self.metrics, monotonic() - begun, self.world.leads)
 
     def _step(self, step: int, batch: Batch) -> None:
-        """One update of the weights; skipped on the device if the gradient is not finite."""
+        """One optimiser step; the device skips it if the gradient is not finite."""
         config, epoch = self.config, step // self.loader.steps
         seed_noise(self.world.device, step_seed(config.seed, step, self.world.rank))
         self.wrapped.train()
@@ -153,7 +154,7 @@ class _Fit:
             for name, value in out.items():
                 logged[name] = logged.get(name, 0) + value.detach() / len(parts)
         gradients = [p.grad for p in self.objective.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)  # the same in every process: gradients are summed by now
+        norm = torch.nn.utils.get_total_norm(gradients)  # the same in every process: gradients are averaged by now
         if config.optim.clip:
             torch.nn.utils.clip_grads_with_norm_(self.objective.parameters(), config.optim.clip, norm)
         factor = self._set_rate(step)
@@ -174,7 +175,7 @@ class _Fit:
         return factor
 
     def _after(self, done: int, stop: list[int]) -> None:
-        """Log, evaluate, save and stop, each at its time. done: steps taken."""
+        """Log, evaluate, save and stop when due. done: steps taken."""
         config = self.config
         looks = done % config.log_every == 0 or done == self.total or self.world.device.type == "cpu"
         if looks:
@@ -192,11 +193,12 @@ class _Fit:
             self.world.wait()
         if stopping and done < self.total:
             raise Stopped(
-                f"stopped after step {done} of {self.total}, saved in {self.job.out}", "run it again to go on"
+                f"stopped after step {done} of {self.total}, checkpoint in {self.job.out}",
+                "repeat the command to resume",
             )
 
     def _read_pending(self, done: int) -> None:
-        """Bring numbers of past steps to the host; count steps that were skipped."""
+        """Copy losses of past steps to the host and log them; count skipped steps."""
         for step, values in self.pending:
             stacked = torch.stack([value.float().to(self.world.device) for value in values.values()])
             means = self.world.sum(stacked) / self.world.size
@@ -218,13 +220,13 @@ class _Fit:
             file.write(json.dumps(line) + "\n")
         if self.streak >= self.config.patience:
             raise TrainingError(
-                f"the gradient was not finite for {self.streak} steps in a row, up to step {step + 1}",
-                f"lower fit.optim.lr or set fit.optim.clip; the samples are in {self.job.out}/nonfinite-*.jsonl",
+                f"gradients were not finite in {self.streak} consecutive steps, up to step {step + 1}",
+                f"lower fit.optim.lr or set fit.optim.clip; samples are listed in {self.job.out}/nonfinite-*.jsonl",
             )
 
     def _evaluate(self, done: int, log: bool = True) -> None:
         if self.job.evaluate is not None:
-            self.metrics = self.job.evaluate(self.judged)
+            self.metrics = self.job.evaluate(self.evaluated)
             shown = {f"val_{name}": round(value, 6) for name, value in self.metrics.items()}
             if log:
                 self.log.write(step=done, epoch=done // self.loader.steps, **shown)
@@ -232,7 +234,7 @@ class _Fit:
 
 
 def seed_noise(device: torch.device, seed: int) -> None:
-    """Seed torch's generators of the host and the device; `torch.manual_seed` takes a millisecond where CUDA rests."""
+    """Seed torch's CPU and device generators; `torch.manual_seed` takes a millisecond where CUDA is idle."""
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":
         torch.get_device_module(device).manual_seed(seed)
@@ -253,7 +255,7 @@ def _short(metrics: dict[str, float]) -> str:
 
 @contextmanager
 def _stop_signals() -> Iterator[list[int]]:
-    """SIGTERM and SIGINT are noted, not obeyed at once: the loop saves first. A second SIGINT ends at once."""
+    """Record SIGTERM and SIGINT so that the loop saves a checkpoint first; a second SIGINT interrupts at once."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""What a run says while it goes on: JSON lines in a file, and a bar or plain lines for people."""
+"""Output of a running command: JSON lines in a file; progress and notices on stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilework.core.files import write
 
 
 def notice(text: str, quiet: bool = False) -> None:
-    """A line for people, beside the output of a command."""
+    """Print a line to stderr, which keeps stdout for results."""
     if not quiet:
         print(f"tilework: {text}", file=sys.stderr, flush=True)
 
@@ -26,7 +26,7 @@ def counted(number: int, noun: str) -> str:
 
 
 class RunLog:
-    """JSON lines of a run, cut back to the step it resumes from, so that no step stands twice."""
+    """JSON lines of a run, truncated to the step it resumes from, so that no step is logged twice."""
 
     def __init__(self, path: Path, resume_from: int, quiet: bool = False) -> None:
         self.quiet = quiet
@@ -48,7 +48,7 @@ class RunLog:
 
 
 def _step(line: str) -> int | None:
-    """Step of a log line; None for one that was cut short when the run was killed."""
+    """Step of a log line; None for a line cut short when the run was killed."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
@@ -56,7 +56,7 @@ def _step(line: str) -> int | None:
 
 
 class Bar:
-    """Progress for people: a bar on a terminal, a plain line every few seconds elsewhere."""
+    """Progress: a bar on a terminal, a plain line every `every` seconds elsewhere."""
 
     def __init__(self, title: str, total: int, done: int = 0, quiet: bool = False, every: float = 10.0) -> None:
         self.title, self.total, self.every = title, total, every
@@ -70,7 +70,7 @@ class Bar:
             self._task = self._bar.add_task(title, total=total, completed=done, note="")
 
     def update(self, done: int, total: int | None = None, note: str = "") -> None:
-        """Show where things stand; `total` is what the bar was made with."""
+        """Show progress; `total` is ignored, so that this fits as a (done, total) callback."""
         if self._bar is not None:
             self._bar.update(self._task, completed=done)
             if note:
@@ -80,6 +80,6 @@ class Bar:
             print(f"{self.title} {done}/{self.total} {note}".rstrip(), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Stop drawing."""
         if self._bar is not None:
             self._bar.stop()

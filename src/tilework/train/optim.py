@@ -1,4 +1,4 @@
-"""Optimiser groups: which parameters decay, and how fast each layer learns."""
+"""Optimiser and its parameter groups: weight decay and layer-wise learning rates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilework.core.errors import ConfigError
 from tilework.models.model import Model
 from tilework.train.settings import OptimConfig
 
-FREE = (  # do not decay; nor do biases, norms and scales
+NO_DECAY = (  # no weight decay, as for biases, norms and scales
     "cls_token",
     "pos_embed",
     "relative_position_bias_table",
@@ -21,14 +21,14 @@ FREE = (  # do not decay; nor do biases, norms and scales
 
 
 def build_optimiser(objective: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """AdamW or SGD over an objective; `scale` of each group multiplies the scheduled rate.
+    """AdamW or SGD over an objective; `scale` of each group multiplies the scheduled learning rate.
 
-    Fused implementations skip a step on the device when `found_inf` says so: no synchronisation to look at a loss.
+    Fused implementations skip a step on the device when `found_inf` is set, without synchronising.
     """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in objective.named_parameters():
         if parameter.requires_grad:
-            plain = parameter.ndim < 2 or name.rpartition(".")[2] in FREE
+            plain = parameter.ndim < 2 or name.rpartition(".")[2] in NO_DECAY
             key = (0.0 if plain else config.weight_decay, _scale(objective, name, config))
             groups.setdefault(key, []).append(parameter)
     params: list[dict[str, Any]] = [
@@ -44,10 +44,13 @@ def build_optimiser(objective: nn.Module, config: OptimConfig) -> torch.optim.Op
 
 
 def _scale(objective: nn.Module, name: str, config: OptimConfig) -> float:
-    """Rate of a parameter relative to the scheduled one: by its depth in the model, and whether it is the stem's."""
+    """Learning rate of a parameter relative to the scheduled one: layer_decay by depth, stem_scale in the stem."""
     model = objective.model
     if config.stem_scale != 1.0 and not (isinstance(model, Model) and model.stem_names):
-        raise ConfigError(f"a {type(model).__name__} does not name its stem", "set fit.optim.stem_scale to 1")
+        what = (
+            f"fit.optim.stem_scale={config.stem_scale} needs a model with a stem, and {type(model).__name__} has none"
+        )
+        raise ConfigError(what, "set it to 1")
     inner = name.removeprefix("model.")
     if not isinstance(model, Model) or inner == name:
         return 1.0

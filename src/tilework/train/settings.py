@@ -1,4 +1,4 @@
-"""Settings of the loop."""
+"""Settings of the training loop."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ class OptimConfig:
     """The optimiser."""
 
     name: Literal["adamw", "sgd"] = "adamw"
-    lr: float = 1e-3
-    weight_decay: float = 0.05  # not on biases, norms, positions and class tokens
-    betas: tuple[float, float] = (0.9, 0.999)
-    momentum: float = 0.9  # sgd only
-    layer_decay: float = 1.0  # learning rate of each layer relative to the next one up
-    clip: float = 0.0  # largest norm of the gradient; 0: no clipping
-    stem_scale: float = 1.0  # learning rate of the stem relative to the rest, beside layer_decay; 0: it does not learn
+    lr: float = 1e-3  # peak learning rate
+    weight_decay: float = 0.05  # not on biases, norms, position embeddings and class tokens
+    betas: tuple[float, float] = (0.9, 0.999)  # AdamW only
+    momentum: float = 0.9  # SGD only
+    layer_decay: float = 1.0  # learning rate of each layer relative to the layer above
+    clip: float = 0.0  # largest gradient norm; 0: no clipping
+    stem_scale: float = 1.0  # factor on the learning rate of the stem, besides layer_decay; 0: frozen
 
     def __post_init__(self) -> None:
         if not 0 <= self.stem_scale < inf:
-            raise ValueError(f"stem_scale is {self.stem_scale} but must not be negative")
+            raise ValueError(f"stem_scale is {self.stem_scale} but must be finite and not negative")
 
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """The learning rate over time."""
+    """The learning rate schedule."""
 
     name: Literal["cosine", "constant", "polynomial"] = "cosine"
-    warmup_epochs: float = 0.0
-    warmup_steps: int = 0  # in addition
-    floor: float = 0.0  # of the highest rate, reached at the end
+    warmup_epochs: float = 0.0  # linear warm-up
+    warmup_steps: int = 0  # in addition to warmup_epochs
+    floor: float = 0.0  # final learning rate as a share of the peak
     power: float = 1.0  # polynomial only
 
     def factor(self, progress: float, warmup: float) -> float:
-        """Share of the highest rate: progress and warm-up as shares of the whole run."""
+        """Learning rate as a share of the peak. progress, warmup: shares of the whole run."""
         if progress < warmup:
             return progress / warmup
         if self.name == "constant":
@@ -48,27 +48,27 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class FitConfig:
-    """How long, how large, how often."""
+    """The training loop: length, batch size, checkpoints, logging."""
 
-    epochs: int = 10  # of the whole run; 0: `steps` decides
-    steps: int = 0  # of the whole run; 0: `epochs` decides
-    batch: int = 64  # over all processes and accumulated parts
-    accumulate: int = 1  # parts a batch is split into
-    repeats: int = 1  # augmented copies of an image in a batch (repeated augmentation)
-    seed: int = 0
-    precision: Literal["fp32", "bf16"] = "fp32"
-    ema: float = 0.0  # decay of the averaged weights that evaluation and export use; 0: none
-    evaluate_every: int = 1  # epochs; the last is always evaluated; 0: only the last
-    save_every: int = 0  # steps; 0: once per epoch
-    keep: int = 2  # checkpoints
-    log_every: int = 10  # steps
-    picture_every: int = 0  # steps, where the objective has something to show; 0: never
-    patience: int = 5  # steps in a row with a gradient that is not finite, before training stops
+    epochs: int = 10  # length of the run; 0: `steps` sets it
+    steps: int = 0  # length of the run; 0: `epochs` sets it
+    batch: int = 64  # batch size over all processes and accumulation steps
+    accumulate: int = 1  # gradient accumulation steps per batch
+    repeats: int = 1  # augmented copies of each image in a batch (repeated augmentation)
+    seed: int = 0  # of initial weights, data order and augmentation
+    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast
+    ema: float = 0.0  # decay of averaged weights, which evaluation and export use; 0: none
+    evaluate_every: int = 1  # epochs between evaluations; 0: only after the last epoch, which is always evaluated
+    save_every: int = 0  # steps between checkpoints; 0: one per epoch
+    keep: int = 2  # number of checkpoints kept
+    log_every: int = 10  # steps between log lines
+    picture_every: int = 0  # steps between sample images, for objectives that draw them; 0: never
+    patience: int = 5  # consecutive steps with non-finite gradients before training fails
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
 
     def total_steps(self, samples: int) -> int:
-        """Steps of the whole run on a data set."""
+        """Steps of the run on a data set of so many samples."""
         return self.steps or self.epochs * (samples // self.batch)
 
     def __post_init__(self) -> None:
@@ -80,4 +80,4 @@ class FitConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1")
         if self.batch % self.accumulate:
-            raise ValueError(f"a batch of {self.batch} does not split into {self.accumulate} equal parts")
+            raise ValueError(f"batch is {self.batch}, which is not divisible by accumulate={self.accumulate}")
