@@ -72,7 +72,7 @@ def test_moco_v3() -> None:
 
 
 def test_sizes_of_stems() -> None:
-    """Parameters of DeiT-S, beside table 1's 22.1, 22.3, 22.3 and 25.7 million; four windows of 96 channels in intra."""
+    """Parameters of DeiT-S, beside table 1's 22.1, 22.3, 22.3 and 25.7 million; intra: four windows of 96 channels."""
     with torch.device("meta"):
         found = {
             name: sum(p.numel() for p in recipes[name].run.model.build(3, (224, 224), 1000).parameters())
