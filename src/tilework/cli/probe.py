@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -18,13 +18,14 @@ def probe(
     data: Data,
     val: Data,
     neighbours: int = 20,
+    solver: Literal["lbfgs", "sgd"] = "lbfgs",
     device: Device = "auto",
     json: Json = False,
 ) -> None:
     """Measure what the frozen features of a run know: linear classifier and neighbours.
 
-    Features are the mean of the last tokens. Needs no labels in the run itself: masked token modelling leaves such
-    runs, and any classifier's can be probed on other data of the same tokenizer.
+    Features are what a head reads: the class token, or the mean of the last tokens. Needs no labels in the run itself:
+    masked token modelling leaves such runs, and any classifier's can be probed on other data of the same tokenizer.
 
     Try:
       tilework train mtm_cpu --data train.tok --val val.tok --out pre
@@ -35,7 +36,8 @@ def probe(
         data: Labelled token store or image folder whose features the probes learn from.
         val: The same to measure on.
         neighbours: How many of them vote.
+        solver: Of the linear classifier; sgd is MoCo v3's, with 90 epochs over the features of whole images.
     """
     from tilework.runs import probe_run
 
-    show(probe_run(run, data, val, device, neighbours), json)
+    show(probe_run(run, data, val, device, neighbours, solver), json)

@@ -2,8 +2,8 @@
 
 Row 2 of table 1, mixup or CutMix for DeiT-S, is `deit_s`. Rows of one block differ in the label rule alone: `classify`
 goes by area, `trans_mix` by the class token's attention as well, `tl_align` by the tokens. Boxes of row 4 consist of
-whole patches. Runs on pixels and those for a CPU read a class token, which TransMix needs; SeiT's read the mean, as do
-Swin and PVT, whose first tokens cover 4 px.
+whole patches. Runs on pixels and those for a CPU read a class token, which TransMix needs; SeiT's read the mean, as
+does Swin, whose first tokens cover 4 px, as PVT's do.
 """
 
 from __future__ import annotations
