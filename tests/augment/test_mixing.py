@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tilework.augment import CutMix, CutMixOrMixup, Mixup, apply_all
-from tilework.augment.mixing import sample_beta
+from tilework.augment import CutMix, CutMixOrMixup, Mixup, PatchCutMix, apply_all
+from tilework.augment.mixing import Mixing, sample_beta
 from tilework.core.batch import Batch, Mix, Target
 from tilework.core.rng import Draws
 
@@ -206,3 +206,58 @@ def test_choice_between_the_two() -> None:
     is_cut = (own == cut).flatten(1).all(1)
     assert torch.equal(own[~is_cut], mixed[~is_cut])
     assert is_cut.float().mean() == pytest.approx(0.3, abs=0.05)
+
+
+# one mixture for the batch
+
+
+def of_timm(x: Tensor, labels: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    """timm's Mixup._mix_batch and mixup_target, written out, for the box or lambda of `own`, (H, W)."""
+    x = x.clone()
+    if own.unique().numel() > 1 or own[0, 0] == 0:
+        rows, columns = (own == 0).nonzero(as_tuple=True)
+        top, bottom, left, right = (int(v) for v in (rows[0], rows[-1] + 1, columns.min(), columns.max() + 1))
+        x[:, :, top:bottom, left:right] = x.flip(0)[:, :, top:bottom, left:right]
+        share = 1 - (bottom - top) * (right - left) / own.numel()  # its corrected lambda
+    else:
+        share = float(own[0, 0])
+        x = x * share + x.flip(0) * (1 - share)
+    dense = torch.nn.functional.one_hot(labels).float()
+    return x, dense * share + dense.flip(0) * (1 - share)
+
+
+@pytest.mark.parametrize("step", range(12))
+@pytest.mark.parametrize(
+    "augment", [CutMix(per="batch"), Mixup(per="batch"), CutMixOrMixup(per="batch"), PatchCutMix(4, per="batch")]
+)
+def test_one_mixture_for_the_batch_is_timms(augment: Mixing, step: int) -> None:
+    batch = make_batch().changed(columns={})
+    out = apply_all([augment], batch, Draws(0, 0, batch.index, step))
+    assert out.mix is not None
+    assert torch.equal(out.mix.partner, torch.arange(15, -1, -1))
+    assert (out.mix.own == out.mix.own[:1]).all()
+    x, labels = of_timm(batch.x, batch.target.ids[:, 0], out.mix.own[0])
+    torch.testing.assert_close(out.x, x)
+    ours = torch.zeros_like(labels).scatter_add(1, out.target.ids, out.target.weight)
+    torch.testing.assert_close(ours, labels, atol=1e-6, rtol=0)
+
+
+def test_a_batch_is_mixed_by_its_step_alone() -> None:
+    batch, augment = make_batch().changed(columns={}), CutMixOrMixup(per="batch")
+
+    def own(step: int, index: Tensor) -> Tensor:
+        mix = apply_all([augment], batch, Draws(0, 0, index, step)).mix
+        assert mix is not None
+        return mix.own[0]
+
+    assert torch.equal(own(3, batch.index), own(3, batch.index + 5)), "all processes have the same"
+    found = [own(step, batch.index) for step in range(200)]
+    boxes = sum(bool(((one == 0) | (one == 1)).all()) for one in found)
+    assert 70 < boxes < 130, "half of the batches are cut"
+    whole = [apply_all([CutMix(0.25, per="batch")], batch, Draws(0, 0, batch.index, i)).x for i in range(200)]
+    assert 100 < sum(torch.equal(x, batch.x) for x in whole) < 180, "the probability is one of batches"
+
+
+def test_parts_of_a_choice_have_no_draw_of_their_own() -> None:
+    with pytest.raises(ValueError, match="set per of cutmix_or_mixup"):
+        CutMixOrMixup(CutMix(per="batch"))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from tilework.core.codebook import FILE, Codebook
+from tilework.core.codebook import FILE, Codebook, are_synonyms, cut_synonyms
 from tilework.core.errors import DamageError
 
 
@@ -66,6 +66,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a table of other width": (spoil(table=zeros(6, 4)), "do not fit its codebook"),
     "a table of no numbers": (spoil(table=zeros(6, 3, value=np.nan)), "do not fit its codebook"),
     "an endless table": (spoil(table=zeros(6, 3, value=np.inf)), "do not fit its codebook"),
+    "synonyms of fewer codes": (spoil(synonyms=np.ones((5, 2), np.int32)), "synonyms that do not fit"),
+    "synonyms beyond the codes": (spoil(synonyms=np.full((6, 2), 6, np.int32)), "synonyms that do not fit"),
+    "synonyms of themselves": (spoil(synonyms=np.arange(6, dtype=np.int32)[:, None]), "synonyms that do not fit"),
+    "synonyms of no kind": (spoil(synonyms=np.zeros((6, 2))), "synonyms that do not fit"),
 }
 
 
@@ -139,3 +143,38 @@ def test_nearest_codes_of_more_than_one_portion() -> None:
 def test_a_codebook_without_vectors_says_so() -> None:
     assert Codebook.of(noise(4, 0)).code_dim == 0
     assert len(replace(some(), learnt=None)) == 6
+
+
+# synonyms that the data came with
+
+
+def shuffled(codes: int, count: int) -> np.ndarray:
+    """Synonyms that have nothing to do with vectors, (codes, count)."""
+    rng = np.random.default_rng(0)
+    return np.array([rng.permutation(np.delete(np.arange(codes), i))[:count] for i in range(codes)], np.int32)
+
+
+def test_given_synonyms_go_before_the_nearest(tmp_path: Path) -> None:
+    plain = Codebook.of(noise(9, 3))
+    book = replace(plain, synonyms=shuffled(9, 4))
+    assert np.array_equal(book.nearest(3), shuffled(9, 4)[:, :3])
+    assert np.array_equal(book.nearest(5), plain.nearest(5)), "four are not five"
+    assert book.digest == plain.digest
+    assert np.array_equal(book.with_learnt(noise(9, 3, seed=2)).nearest(4), shuffled(9, 4))
+    book.write(tmp_path)
+    assert np.array_equal(Codebook.read(tmp_path, book.digest).nearest(4), shuffled(9, 4))
+
+
+@given(st.integers(2, 12), st.integers(1, 6), st.data())
+def test_synonyms_follow_a_cut(codes: int, count: int, data: st.DataObject) -> None:
+    """Against a loop: those that are kept come first, in their order, then the nearest kept codes."""
+    vectors, synonyms = noise(codes, 3), shuffled(codes, min(count, codes - 1))
+    used = np.array(sorted(data.draw(st.sets(st.integers(0, codes - 1), min_size=2))))
+    found = cut_synonyms(synonyms, vectors, used)
+    assert are_synonyms(found, len(used))
+    assert found.shape == (len(used), min(synonyms.shape[1], len(used) - 1))
+    for code, row in zip(used.tolist(), used[found].tolist(), strict=True):
+        kept = [one for one in synonyms[code].tolist() if one in used][: len(row)]
+        cosine = vectors @ vectors[code] / np.linalg.norm(vectors, axis=1)
+        others = sorted(set(used.tolist()) - {code, *kept}, key=lambda one: -cosine[one])
+        assert row == (kept + others)[: len(row)]

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from tilework.augment import TokenEda
+from tilework.core.codebook import cut_synonyms
 from tilework.core.errors import InputError, TileworkError
 from tilework.data.seit_files import read_seit, write_seit
-from tilework.store import Store
+from tilework.store import Store, StoreWriter, gather, merge
 
 K = 391
 
@@ -66,6 +68,92 @@ def test_several_data_sets_need_a_name(tmp_path: Path) -> None:
         read_seit(tmp_path / "seit", tmp_path / "a.tok", (4, 4))
     read_seit(tmp_path / "seit", tmp_path / "a.tok", (4, 4), "val")
     assert np.array_equal(Store(tmp_path / "a.tok").batch(np.arange(4)).reshape(4, 16), ids)
+
+
+def write_synonyms(folder: Path) -> list[list[int]]:
+    """Six other codes of each, by chance; the file names each code itself, too, and one code has a seventh."""
+    rng = np.random.default_rng(1)
+    rows = [rng.permutation(np.delete(np.arange(K), i))[:6].tolist() for i in range(K)]
+    given = {str(code): [code, *row, *([(code + 1) % K] * (code == 7))] for code, row in enumerate(rows)}
+    (folder / "synonyms.json").write_text(json.dumps(given))
+    return rows
+
+
+def test_published_synonyms_are_those_of_token_eda(tmp_path: Path) -> None:
+    published(tmp_path / "seit")
+    read_seit(tmp_path / "seit", tmp_path / "plain.tok", (4, 4))
+    rows = write_synonyms(tmp_path / "seit")
+    read_seit(tmp_path / "seit", tmp_path / "a.tok", (4, 4))
+    store, plain = Store(tmp_path / "a.tok"), Store(tmp_path / "plain.tok")
+    assert store.verify() == []
+    assert store.codebook.digest == plain.codebook.digest
+    assert plain.codebook.synonyms is None
+    table = TokenEda(nearest=5).build(store.codebook).table
+    assert table[:, :5].tolist() == [row[:5] for row in rows]
+    assert not torch.equal(table, TokenEda(nearest=5).build(plain.codebook).table)
+    write_seit(store, tmp_path / "again", "train")
+    assert list(json.loads((tmp_path / "again/synonyms.json").read_text()).values()) == rows
+
+
+def test_synonyms_follow_into_a_part_of_the_store(tmp_path: Path) -> None:
+    published(tmp_path / "seit")
+    rows = write_synonyms(tmp_path / "seit")
+    read_seit(tmp_path / "seit", tmp_path / "a.tok", (4, 4))
+    store = Store(tmp_path / "a.tok")
+    gather(tmp_path / "part.tok", [(store, np.arange(3))])
+    assert Store(tmp_path / "part.tok").codebook.nearest(6).tolist() == rows
+    used = np.unique(store.batch(np.arange(9)))
+    with StoreWriter(
+        tmp_path / "cut.tok", store.codebook.vectors, store.classes, cut=True, synonyms=store.codebook.synonyms
+    ) as writer:
+        writer.add(store.batch(np.arange(9)), store.column("label"), store.column("key"))
+    cut = Store(tmp_path / "cut.tok")
+    assert np.array_equal(cut.used, used)
+    expected = cut_synonyms(np.array(rows, np.int32), store.codebook.vectors, used)
+    assert np.array_equal(cut.codebook.nearest(6), expected)
+    merge(tmp_path / "both.tok", [cut, Store(_renamed(cut, tmp_path / "other.tok"))])
+    assert np.array_equal(Store(tmp_path / "both.tok").codebook.nearest(6), expected), "numbers of two cuts meet again"
+
+
+def _renamed(store: Store, path: Path) -> Path:
+    """The same images under other keys."""
+    with StoreWriter(path, _whole(store), store.classes, used=store.used, synonyms=_numbered(store)) as writer:
+        keys = [f"other {key}" for key in store.column("key")]
+        writer.add(store.used[store.batch(np.arange(len(store)))], store.column("label"), keys)
+    return path
+
+
+def _whole(store: Store) -> np.ndarray:
+    vectors = np.zeros((K, 32), np.float32)
+    vectors[store.used] = store.codebook.vectors
+    return vectors
+
+
+def _numbered(store: Store) -> np.ndarray:
+    table = np.tile((np.arange(K, dtype=np.int32)[:, None] + 1) % K, (1, 6))
+    table[store.used] = store.used[store.codebook.nearest(6)]
+    return table
+
+
+@pytest.mark.parametrize(
+    ("contents", "words"),
+    [
+        ("[1, 2]", "does not name synonyms"),
+        ("no json", "does not name synonyms"),
+        ('{"0": [1]}', "does not name synonyms"),
+        (json.dumps({str(i): ["x"] for i in range(K)}), "does not name synonyms"),
+        (json.dumps({str(i): [10**12] for i in range(K)}), "does not name synonyms"),
+        (json.dumps({str(i): [K] for i in range(K)}), "does not fit"),
+        (json.dumps({str(i): [i] for i in range(K)}), "does not fit"),
+        (json.dumps({str(i): [(i + 1) % K] for i in range(K + 1)}), "does not fit"),
+    ],
+)
+def test_synonyms_that_do_not_fit_are_refused(tmp_path: Path, contents: str, words: str) -> None:
+    published(tmp_path / "seit")
+    (tmp_path / "seit/synonyms.json").write_text(contents)
+    with pytest.raises(InputError, match=words):
+        read_seit(tmp_path / "seit", tmp_path / "a.tok", (4, 4))
+    assert not (tmp_path / "a.tok").exists()
 
 
 class Evil:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from tilework.core.distributed import World
 from tilework.core.errors import InputError
 from tilework.data import TokenSource
 from tilework.evaluation import Features, Probe, evaluate, knn_accuracy, linear_accuracy
+from tilework.evaluation import probe as probes
+from tilework.evaluation.probe import Solver
 from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
@@ -66,14 +69,35 @@ def test_no_neighbours_cannot_vote() -> None:
         knn_accuracy(clouds(9, 0), clouds(9, 1), 0)
 
 
-def test_linear_probe_comes_near_the_best_linear_rule() -> None:
+@pytest.mark.parametrize(("solver", "choices"), [("lbfgs", (1e-5, 1e-4, 1e-3, 1e-2)), ("sgd", (0.003, 0.03, 0.3, 3.0))])
+def test_linear_probe_comes_near_the_best_linear_rule(solver: Solver, choices: tuple[float, ...]) -> None:
     """For equal round clouds the nearest mean is the best rule there is; it is linear."""
     train_part, val = clouds(3000, 0), clouds(3000, 1)
     means = torch.stack([train_part[0][train_part[1] == c].mean(0) for c in range(3)])
     best = float((torch.cdist(val[0], means).argmin(1) == val[1]).float().mean())
-    found, decay = linear_accuracy(train_part, val)
+    found, chosen = linear_accuracy(train_part, val, solver)
     assert found == pytest.approx(best, abs=0.01)
-    assert decay in (1e-5, 1e-4, 1e-3, 1e-2)
+    assert chosen in choices
+    assert linear_accuracy(train_part, val, solver) == (found, chosen), "the same again"
+
+
+def test_sgd_is_as_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a loop over (x, y) with momentum by hand; 3 epochs of batches of 16."""
+    monkeypatch.setattr(probes, "EPOCHS", 3)
+    monkeypatch.setattr(probes, "BATCH", 16)
+    x, labels = clouds(40, 0)
+    generator = torch.Generator().manual_seed(0)
+    weight, moved, step = torch.zeros(3, 7), torch.zeros(3, 7), 0
+    ones = torch.cat([x, torch.ones(40, 1)], 1)
+    for _ in range(3):
+        order = torch.randperm(40, generator=generator)
+        for part in (order[:16], order[16:32]):
+            wrong = (ones[part] @ weight.T).softmax(1) - torch.eye(3)[labels[part]]
+            moved = 0.9 * moved + wrong.T @ ones[part] / 16
+            weight = weight - 0.3 * 16 / 256 * (1 + np.cos(np.pi * step / 6)) / 2 * moved
+            step += 1
+    layer = probes._fit_sgd(x, labels, 0.3)
+    assert torch.allclose(torch.cat([layer.weight, layer.bias[:, None]], 1), weight, atol=1e-5)
 
 
 def test_linear_probe_does_not_care_for_scale_and_shift() -> None:
@@ -87,9 +111,12 @@ def test_a_few_samples_are_enough_to_run() -> None:
     assert 0 <= linear_accuracy(clouds(6, 0), clouds(6, 1))[0] <= 1
 
 
-def test_features_are_the_mean_of_the_last_tokens(tmp_path: Path) -> None:
+@pytest.mark.parametrize("classes", [0, 5])
+@pytest.mark.parametrize("pool", ["class", "mean"])
+def test_features_are_what_the_head_reads(tmp_path: Path, pool: Literal["class", "mean"], classes: int) -> None:
     source = TokenSource(Store(write_store(tmp_path / "x.tok", count=10)))
-    model = MASKED.model.build(CODE_DIM, (8, 8), 0)
+    model = replace(MASKED.model, pool=pool).build(CODE_DIM, (8, 8), classes)  # type: ignore[call-arg]
+    read: list[Tensor] = []
     embed = Embed().build(source.codebook)
     evaluator = Features()
     figures = evaluate(lambda batch: model(batch.x), source, [embed], [evaluator], CPU, batch=4)
@@ -97,8 +124,11 @@ def test_features_are_the_mean_of_the_last_tokens(tmp_path: Path) -> None:
     assert figures == {"samples": 10}
     assert not found.is_inference(), "a probe learns from them"
     with torch.inference_mode():
-        whole = model(embed.apply(source.batch(np.arange(10)), None).x).tokens.mean(1)
-    assert torch.allclose(found, whole, atol=1e-5)
+        hook = model.fc_norm.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+        tokens = model(embed.apply(source.batch(np.arange(10)), None).x).tokens
+        hook.remove()
+    assert torch.allclose(found, read[0], atol=1e-5)
+    assert torch.allclose(found, tokens.mean(1), atol=1e-5) == (pool == "mean")
     assert torch.equal(labels, torch.from_numpy(source.labels.astype(np.int64)))
 
 
@@ -130,6 +160,9 @@ def test_a_run_without_labels_is_probed(made: Path, capsys: pytest.CaptureFixtur
     assert told == probe_run(made / "pre", made / "a.tok", made / "b.tok")
     assert told["samples"] == 48
     assert told["linear"] > 0.5, "half of the codes tell the class"
+    by_sgd = probe_run(made / "pre", made / "a.tok", made / "b.tok", solver="sgd")
+    assert by_sgd["linear"] > 0.5
+    assert by_sgd.keys() - told.keys() == {"rate"}
 
 
 def test_the_learnt_table_is_what_the_model_sees(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ CASES = {
     "tl_align_token_label": Case("lv_labels_cpu", (*VIT, "objective={name: tl_align_token_label}"), maps=True),
     "trans_mix": Case("trans_mix_cpu", (*VIT,)),
     "token_prop": Case("good_token_prop_cpu", (*VIT,)),
-    "moco": Case("good_moco_cpu", (*VIT, "objective.hidden=32", "objective.outputs=16")),
+    "moco": Case("good_moco_cpu", (*VIT, "model.positions=learnt", "objective.hidden=32", "objective.outputs=16")),
 }
 
 

@@ -182,6 +182,8 @@ def test_every_full_size_recipe_has_a_small_form_or_a_reason() -> None:
     none = {recipe.name for recipe in catalogue if recipe.size == "full" and recipe.name not in small_forms}
     assert none == {
         *(name for name in recipes if name.startswith(("good_t2t", "good_pvt", "lv_path_"))),
+        "pvt_small_tl_align",
+        "pvt_medium_tl_align",
         "good_swin_t_part",
         "good_swin_t_both_part",
         "vqgan_f16",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
+from tilework.layers.stem_early_conv import EarlyConvStemConfig
 from tilework.layers.stem_moto import MotoStemConfig
-from tilework.objectives import TokenPropConfig
+from tilework.objectives import MocoConfig, TokenPropConfig
 from tilework.recipes import recipes
 from tilework.recipes.good_tokenizers import PAPER, VARIANTS, by_sgd, supervised
 from tilework.runs import Extra
@@ -54,13 +56,30 @@ def test_sgd_changes_the_optimiser_alone() -> None:
     assert by_sgd(run).fit.optim.name == "sgd"
 
 
+def test_early_convolutions_take_the_place_of_a_block() -> None:
+    for name in ("good_deit_s_conv_sgd", "good_deit_s_conv_token_prop_sgd"):
+        model: Any = recipes[name].run.model
+        assert model == replace(supervised("deit_s").model, stem=EarlyConvStemConfig(), depth=11)  # type: ignore[call-arg]
+
+
+def test_moco_v3() -> None:
+    run = recipes["good_moco_deit_s"].run
+    model: Any = run.model
+    assert (model.drop_path, model.positions, model.pool) == (0.0, "sincos", "class")
+    assert run.objective == MocoConfig(momentum=0.99, temperature=0.2, rise="cosine")
+    assert (run.fit.epochs, run.fit.batch, run.fit.schedule.warmup_steps) == (300, 4096, 10_000)
+    assert (run.fit.optim.name, run.fit.optim.lr, run.fit.optim.weight_decay) == ("adamw", 1.5e-4 * 4096 / 256, 0.1)
+
+
 def test_sizes_of_stems() -> None:
-    """Millions of parameters of DeiT-S, beside those of table 1: 22.1, 22.3, 22.3, 25.7."""
+    """Parameters of DeiT-S, beside table 1's 22.1, 22.3, 22.3 and 25.7 million; intra: four windows of 96 channels."""
     with torch.device("meta"):
         found = {
             name: sum(p.numel() for p in recipes[name].run.model.build(3, (224, 224), 1000).parameters())
             for name in ("good_deit_s", "good_deit_s_intra", "good_deit_s_intra_local_inter", "good_deit_s_moto")
         }
     assert found["good_deit_s"] == 22_050_664
-    assert found["good_deit_s"] - found["good_deit_s_intra"] == 384 * 768 - (128 * 3 * 336 + 384 * 384 + 384)
+    assert found["good_deit_s_intra"] == 22_295_272
+    windows = 96 * 3 * (4**2 + 8**2 + 16**2 + 32**2)
+    assert found["good_deit_s_intra"] - found["good_deit_s"] == windows + 384 * 384 + 384 - 384 * 768
     assert found["good_deit_s_moto"] - found["good_deit_s"] == 448 + 2 * 34 + 136 + 8 + 256 + 51  # the last folds back

@@ -47,6 +47,7 @@ CPU = World(0, 1, torch.device("cpu"))
 NAMES = ("class0", "class1", "class2")
 PATH = ("lv_path_deeper", "lv_path_narrower", "lv_path_stem", "lv_path_divisor")
 LABELLED = ("lv_vit_t", "lv_vit_s", "lv_vit_m", "lv_vit_l")
+FINER = ("lv_vit_s_384", "lv_vit_m_384", "lv_vit_l_448")
 LARGE = ("lv_vit_s_standard", "lv_vit_s_relabel", *LABELLED, *PATH)
 
 
@@ -73,25 +74,27 @@ def test_table_1(name: str) -> None:
     fit, labels = run.fit, name in LABELLED
     assert (fit.epochs, fit.steps, fit.batch, fit.accumulate, fit.repeats) == (300, 0, 1024, 1, 1)
     assert (fit.optim.name, fit.optim.weight_decay, fit.optim.clip, fit.ema) == ("adamw", 0.05, 0.0, 0.99992)
-    assert fit.optim.lr == pytest.approx(1e-3 * 1024 / 640 if labels else 1e-3)
+    assert fit.optim.lr == pytest.approx(1e-3 * 1024 / 640 if labels and name != "lv_vit_l" else 1e-3)
     assert (fit.schedule.name, fit.schedule.warmup_epochs, fit.schedule.warmup_steps) == ("cosine", 5, 0)
     assert fit.schedule.factor(1.0, 5 / 300) * fit.optim.lr == pytest.approx(1e-5)
     mixing = {"lv_vit_s_relabel": ()}.get(name, (MixToken((14, 14)),) if labels else (run.augment[-1],))
-    steps = (RandomResizedCrop((224, 224)), Flip(), RandAugment(magnitude=9.0, deviation=0.5), Normalise(), Erase(0.25))
+    operations = RandAugment(3 if name == "lv_vit_l" else 2, magnitude=9.0, deviation=0.5)
+    steps = (RandomResizedCrop((224, 224)), Flip(), operations, Normalise(), Erase(0.25))
     assert run.augment == (*steps, *mixing)
     assert run.evaluation == (CentreCrop((224, 224)), Normalise())
-    assert (run.size, run.maps, run.extra) == ((256, 256), "", ())
+    side = 224 if name in ("lv_vit_m", "lv_vit_l") else 248  # timm's floor(224 / 0.9)
+    assert (run.size, run.maps, run.extra) == ((side, side), "", ())
 
 
 def test_mixup_stands_in_the_standard_column_only() -> None:
-    standard = CutMixOrMixup(CutMix(1.0), Mixup(1.0, alpha=0.8), switch=0.5)
-    for name in (*LARGE, "lv_vit_s_384"):
+    standard = Mixup(1.0, alpha=0.8)
+    for name in (*LARGE, *FINER):
         mixing = [step for step in recipes[name].run.augment if isinstance(step, CutMix | Mixup | CutMixOrMixup)]
         assert mixing == ([standard] if name in ("lv_vit_s_standard", *PATH) else []), name
 
 
 def test_objectives_and_their_weights() -> None:
-    for name in (*LABELLED, "lv_vit_s_384", "lv_labels_cpu", "token_labels_cpu"):
+    for name in (*LABELLED, *FINER, "lv_labels_cpu", "token_labels_cpu"):
         objective = recipes[name].run.objective
         assert isinstance(objective, TokenLabelConfig)
         assert (objective.class_weight, objective.dense_weight) == (1.0, 0.5)
@@ -102,17 +105,22 @@ def test_objectives_and_their_weights() -> None:
         assert not recipes[name].run.model.dense  # type: ignore[attr-defined]
 
 
-def test_384_pixels() -> None:
-    run, base = recipes["lv_vit_s_384"].run, recipes["lv_vit_s"].run
+@pytest.mark.parametrize(
+    ("size", "side", "image", "parameters"),
+    [("s", 384, 426, 26_297_744), ("m", 384, 384, 56_025_104), ("l", 448, 448, 150_473_552)],
+)
+def test_larger_images(size: str, side: int, image: int, parameters: int) -> None:
+    run, base, grid = recipes[f"lv_vit_{size}_{side}"].run, recipes[f"lv_vit_{size}"].run, (side // 16, side // 16)
     assert (run.fit.batch, run.fit.epochs, run.fit.steps) == (512, 30, 0)
     assert (run.fit.optim.lr, run.fit.optim.weight_decay) == (5e-6, 1e-8)
-    assert run.fit.schedule.warmup_epochs == 0
-    assert run.augment == (RandomResizedCrop((384, 384)), *base.augment[1:-1], MixToken((24, 24)))
-    assert run.evaluation == (CentreCrop((384, 384)), Normalise())
+    assert [run.fit.schedule.factor(progress, 0.0) for progress in (0.0, 0.5, 1.0)] == [1.0, 1.0, 1.0]
+    assert run.augment == (RandomResizedCrop((side, side)), *base.augment[1:-1], MixToken(grid))
+    assert run.evaluation == (CentreCrop((side, side)), Normalise())
     assert (run.model, run.objective) == (base.model, base.objective)
-    assert min(run.size) >= 384
-    assert network(run).grid == (24, 24)
-    assert sum(p.numel() for p in network(run).parameters()) == 26_297_744
+    assert run.size == (image, image)
+    assert network(run).grid == grid
+    assert sum(p.numel() for p in network(run).parameters()) == parameters
+    assert recipes[f"lv_vit_{size}_{side}"].start
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from tilework.augment import BlockMix, CutMix, CutMixOrMixup, Erase, Mixup, PatchCutMix, RandomMix
-from tilework.models import Model, Vit
+from tilework.models import Model, Vit, preset
+from tilework.models.model import stem_of
 from tilework.objectives import ClassifyConfig, TlAlignConfig, TlAlignTokenLabelConfig, TransMixConfig
 from tilework.recipes import catalogue, recipes
 
 SWITCHED = CutMixOrMixup(CutMix(1.0), Mixup(1.0, alpha=0.8), switch=0.8)
-# epochs, warm-up, lr, weight decay, averaged, mixture, erasing
+# epochs, warm-up, lr, weight decay, averaged, mixture, erasing; TransMix's: its authors' deit_s_transmix.yaml
 TABLE: dict[str, tuple[Any, ...]] = {
     "deit_s_unmixed": (300, 5, 0.001, 0.05, 0.0, None, True),
     "deit_s_averaged": (310, 20, 0.001, 0.03, 0.99996, SWITCHED, False),
@@ -30,7 +31,9 @@ RULES = {"trans_mix": TransMixConfig(), "tl_align": TlAlignConfig()}
 def test_table_1(name: str) -> None:
     run = recipes[name].run
     fit, (epochs, warmup, lr, decay, ema, mixing, erase) = run.fit, TABLE[name]
-    assert (fit.epochs, fit.batch, fit.schedule.warmup_epochs, fit.repeats) == (epochs, 1024, warmup, 3)
+    batch, repeats = (256, 1) if "averaged" in name else (1024, 3)
+    assert (fit.epochs, fit.batch, fit.schedule.warmup_epochs, fit.repeats) == (epochs, batch, warmup, repeats)
+    assert fit.optim.lr * fit.schedule.factor(1.0, warmup / epochs) == pytest.approx(1e-5)
     assert (fit.optim.lr, fit.optim.weight_decay, fit.ema) == (pytest.approx(lr), decay, ema)
     assert any(isinstance(step, Erase) for step in run.augment) == erase
     assert (run.augment[-1] == mixing) == (mixing is not None)
@@ -82,14 +85,25 @@ def test_mixtures_differ_in_nothing_else() -> None:
     ],
 )
 def test_patches_are_tokens(name: str) -> None:
-    """What one token of the model covers is what the mixture calls a patch."""
+    """What one token of the stem covers is what the mixture calls a patch."""
     run: Any = recipes[name].run
     side = run.evaluation[-1].size[0] if hasattr(run.evaluation[-1], "size") else run.evaluation[0].size[0]
     with torch.device("meta"):
         model = run.model.build(3, (side, side), 10)
     assert isinstance(model, Model)
     patch = next(s.patch for s in run.augment if isinstance(s, PatchCutMix | RandomMix | BlockMix))
-    assert model.grid == (side // patch, side // patch)
+    assert stem_of(model).grid == (side // patch, side // patch)
+
+
+def test_swin_and_pvt_keep_their_own_schedules() -> None:
+    deit = recipes["deit_s_tl_align"].run
+    for name, warmup, clip in (("swin_t", 20, 5.0), ("swin_s", 20, 5.0), ("pvt_small", 5, 0.0), ("pvt_medium", 5, 0.0)):
+        run = recipes[f"{name}_tl_align"].run
+        assert (run.model, run.objective) == (preset(name), TlAlignConfig())
+        assert run.augment == (*deit.augment[:-1], PatchCutMix(4))
+        assert (run.fit.epochs, run.fit.batch, run.fit.repeats) == (300, 1024, 1)
+        assert (run.fit.optim.lr, run.fit.optim.clip, run.fit.schedule.warmup_epochs) == (0.001, clip, warmup)
+        assert run.fit.schedule.floor * run.fit.optim.lr == pytest.approx(1e-5)
 
 
 def test_sizes() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from tilework.core.errors import DamageError, InputError, TileworkError
 from tilework.store import Store, StoreWriter
@@ -261,6 +262,18 @@ def test_forged_tensors_are_refused_as_ours(tiny: Path, forge: Callable[..., Non
     forge(tiny, files={**files, name: {"bytes": 14, "sha256": digest}})
     with pytest.raises(DamageError, match=Path(name).name):
         read_all(Store(tiny))
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((2, 1), np.int32), np.full((9, 2), 99, np.int32), np.zeros((10, 3))])
+def test_forged_synonyms_are_refused_as_ours(tiny: Path, forge: Callable[..., None], wrong: np.ndarray) -> None:
+    name = "codebook.safetensors"
+    data = save({"codebook": Store(tiny).codebook.vectors, "synonyms": wrong})
+    put(tiny / name, data)
+    files = {name: vars(file) for name, file in Store(tiny).manifest.files.items()}
+    forge(tiny, files={**files, name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}})
+    with pytest.raises(DamageError, match="synonyms"):
+        _ = Store(tiny).codebook
+    assert any("synonyms" in complaint for complaint in complaints(tiny))
 
 
 @pytest.fixture(scope="module")

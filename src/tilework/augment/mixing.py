@@ -1,11 +1,14 @@
 """Two samples in one: CutMix (Yun et al., 2019), mixup (Zhang et al., 2018), and the choice between them (DeiT).
 
+Every sample has a mixture of its own, with its neighbour; or, as in timm, the batch has one, with itself in reverse.
+
 B batch | H, W grid
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +22,9 @@ TRIES = 16
 
 @dataclass(frozen=True)
 class Mixing(Stateless[Mix]):
-    """Mixes each sample with its neighbour in the batch; subclasses say how much of it stays where."""
+    """Mixes each sample with another one of the batch; subclasses say how much of it stays where."""
+
+    per: Literal["sample", "batch"] = field(default="sample", kw_only=True)  # has one draw
 
     def own(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
         """Share of the sample itself at each position, (B, H, W)."""
@@ -27,8 +32,12 @@ class Mixing(Stateless[Mix]):
 
     def sample(self, draws: Draws, batch: Batch) -> Mix:
         """Partners, and own share on the input grid."""
-        own = self.own(draws, (batch.x.shape[-2], batch.x.shape[-1]))
-        return Mix(torch.arange(len(batch.x), device=batch.x.device).roll(1), own)
+        grid, count = (batch.x.shape[-2], batch.x.shape[-1]), len(batch.x)
+        order = torch.arange(count, device=batch.x.device)
+        if self.per == "sample":
+            return Mix(order.roll(1), self.own(draws, grid))
+        own = self.own(replace(draws, index=torch.tensor([draws.step])), grid)  # drawn on the host, from the step alone
+        return Mix(order.flip(0), own.to(order.device, non_blocking=True).expand(count, -1, -1))
 
     def apply(self, batch: Batch, p: Mix) -> Batch:
         """x: (B, C, H, W); labels, by share, and columns follow."""
@@ -76,11 +85,15 @@ class Mixup(Mixing):
 @Augment.choices.add("cutmix_or_mixup")
 @dataclass(frozen=True)
 class CutMixOrMixup(Mixing):
-    """One of the two for each sample (DeiT, which chooses for the whole batch)."""
+    """One of the two for each sample, or for the whole batch (DeiT)."""
 
     cutmix: CutMix = field(default_factory=CutMix)
     mixup: Mixup = field(default_factory=Mixup)
     switch: float = 0.5  # probability of CutMix
+
+    def __post_init__(self) -> None:
+        if (self.cutmix.per, self.mixup.per) != ("sample", "sample"):
+            raise ValueError("the choice is drawn with what is chosen: set per of cutmix_or_mixup, not of its parts")
 
     def own(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
         """The chosen one's."""

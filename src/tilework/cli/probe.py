@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -18,13 +18,14 @@ def probe(
     data: Data,
     val: Data,
     neighbours: int = 20,
+    solver: Literal["lbfgs", "sgd"] = "lbfgs",
     device: Device = "auto",
     json: Json = False,
 ) -> None:
     """Linear probe and k-NN accuracy of the frozen features of a run.
 
-    Features are the mean of the last block's tokens. For runs without labels (masked token modelling, MoCo), and for
-    classifiers on other data of the same tokenizer.
+    Features are what a head reads: the class token, or the mean of the last block's tokens. For runs without labels
+    (masked token modelling, MoCo), and for classifiers on other data of the same tokenizer.
 
     Try:
       tilework train mtm_cpu --data train.tok --val val.tok --out pre
@@ -35,7 +36,8 @@ def probe(
         data: Labelled token store or image folder to fit the probes on.
         val: Labelled token store or image folder to evaluate on.
         neighbours: k of the k-NN classifier.
+        solver: Of the linear classifier; sgd is MoCo v3's, with 90 epochs over the features of whole images.
     """
     from tilework.runs import probe_run
 
-    show(probe_run(run, data, val, device, neighbours), json)
+    show(probe_run(run, data, val, device, neighbours, solver), json)

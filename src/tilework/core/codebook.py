@@ -1,6 +1,6 @@
 """Codebooks: code vectors, their numbers in the tokenizer, and embeddings that training learnt for them.
 
-K codes | C code dim
+K codes | C code dim | n synonyms of a code
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Codebook:
     vectors: np.ndarray  # (K, C) float32; C is 0 if the vectors are unknown
     used: np.ndarray  # (K,) int32: number of each code in the tokenizer
     learnt: np.ndarray | None = None  # (K, C) float32: embeddings learnt in training, which replace the vectors
+    synonyms: np.ndarray | None = None  # (K, n) int32: other codes, the nearest first, if the data came with them
 
     @staticmethod
     def of(vectors: np.ndarray, learnt: np.ndarray | None = None) -> Codebook:
@@ -86,10 +87,12 @@ class Codebook:
         return None if positions is None or self.learnt is None else self.learnt[positions]
 
     def nearest(self, count: int = 5) -> np.ndarray:
-        """Nearest codes of each code by cosine similarity, ties by code number.
+        """Synonyms of each code: those that the data came with, or the nearest codes by cosine similarity.
 
-        Returns (K, count) int32, with fewer columns if there are fewer codes.
+        Ties by code number. Returns (K, count) int32, with fewer columns if there are fewer codes.
         """
+        if self.synonyms is not None and self.synonyms.shape[1] >= count:
+            return self.synonyms[:, :count]
         unit = self.vectors / np.maximum(np.linalg.norm(self.vectors, axis=1, keepdims=True), 1e-12)
         count = min(count, len(unit) - 1)
         found = np.empty((len(unit), count), np.int32)
@@ -108,6 +111,8 @@ class Codebook:
         tensors = {"codebook": np.ascontiguousarray(self.vectors), "used": self.used}
         if self.learnt is not None:
             tensors["table"] = self.learnt
+        if self.synonyms is not None:
+            tensors["synonyms"] = self.synonyms
         write(directory / FILE, save(tensors))
 
     @staticmethod
@@ -116,16 +121,40 @@ class Codebook:
         file = directory / FILE
         try:
             tensors = load(file.read_bytes())
-            book = Codebook(tensors["codebook"], tensors["used"], tensors.get("table"))
+            book = Codebook(tensors["codebook"], tensors["used"], tensors.get("table"), tensors.get("synonyms"))
         except (OSError, KeyError, SafetensorError) as error:
             raise DamageError(f"{file} cannot be read", f"restore it ({error})") from error
         if book.vectors.ndim != 2 or book.vectors.dtype != np.float32 or book.used.shape != book.vectors.shape[:1]:
             raise DamageError(f"{file} holds no codebook", "restore it from a copy")
         if book.learnt is not None and (book.learnt.shape != book.vectors.shape or not np.isfinite(book.learnt).all()):
             raise DamageError(f"the learnt embeddings in {file} do not fit its codebook", "restore it from a copy")
+        if book.synonyms is not None and not are_synonyms(book.synonyms, len(book)):
+            raise DamageError(f"{file} holds synonyms that do not fit its codebook", "restore it")
         if book.digest != expected:
             raise DamageError(f"{file} is not the codebook that the model was trained with", "restore it from a copy")
         return book
+
+
+def are_synonyms(table: np.ndarray, codes: int) -> bool:
+    """Whether a table names some other codes for each of so many."""
+    if table.dtype != np.int32 or table.ndim != 2 or len(table) != codes or not table.size:
+        return False
+    return bool((table >= 0).all() and (table < codes).all() and (table != np.arange(codes)[:, None]).all())
+
+
+def cut_synonyms(synonyms: np.ndarray, vectors: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """Synonyms among the codes that are kept, by their new numbers; the nearest ones make up for those that are gone.
+
+    synonyms: (K, n); vectors: (K, C); used: (K',) codes that are kept; returns (K', n), or fewer columns for few codes.
+    """
+    if len(used) == len(synonyms):
+        return synonyms
+    number = np.full(len(synonyms), -1, np.int32)
+    number[used] = np.arange(len(used))
+    near = Codebook.of(vectors[used]).nearest(synonyms.shape[1])
+    rows = np.concatenate([number[synonyms[used]], near], 1).tolist()
+    kept = [list(dict.fromkeys(code for code in row if code >= 0))[: near.shape[1]] for row in rows]
+    return np.array(kept, np.int32).reshape(near.shape)
 
 
 def same_codes(one: Codebook | None, other: Codebook | None) -> bool:

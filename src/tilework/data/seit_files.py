@@ -4,7 +4,7 @@ NAME-token.data.bin.gz      bytes, codes of 255 and more after escapes (store/es
 NAME-token.index.npy.gz     where each image starts, and the end: (N + 1,) int64
 NAME-label.txt              one integer per line
 codebook.ckpt               torch tensor, (K, C)
-synonyms.json               {"code": [codes, nearest first]}
+synonyms.json               {"code": [codes, nearest first]}; may be missing
 
 Checked against files made by the algorithms of the paper's appendix; the published files themselves were not at hand.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from tilework.core.codebook import are_synonyms
 from tilework.core.errors import DamageError, InputError
 from tilework.core.files import new_directory
 from tilework.data.npy_files import parse_npy
@@ -51,11 +52,13 @@ def read_seit(
         raise InputError(f"{folder} holds {', '.join(names) or 'no *-token.data.bin.gz'}", "choose one with --name")
     name = name or names[0]
     codebook = _codebook(folder / "codebook.ckpt")
+    synonyms = _synonyms(folder / "synonyms.json", len(codebook))
     symbols = _unpack(folder / f"{name}-token.data.bin.gz")
     offsets = _offsets(folder / f"{name}-token.index.npy.gz")
     labels = _labels(folder / f"{name}-label.txt", len(offsets) - 1)
     width = len(str(len(labels)))
-    with StoreWriter(out, codebook, [str(i) for i in range(int(labels.max()) + 1)], codec, licence=licence) as writer:
+    classes = [str(i) for i in range(int(labels.max()) + 1)]
+    with StoreWriter(out, codebook, classes, codec, licence=licence, synonyms=synonyms) as writer:
         for start in range(0, len(labels), TOGETHER):
             cut = offsets[start : start + TOGETHER + 1]
             ids = unescape(symbols[cut[0] : cut[-1]], cut - cut[0])
@@ -90,8 +93,9 @@ def write_seit(
         (root / f"{name}-token.index.npy.gz").write_bytes(gzip.compress(index.getvalue(), mtime=0))
         (root / f"{name}-label.txt").write_text("".join(f"{label}\n" for label in store.column("label").tolist()))
         torch.save(torch.from_numpy(store.codebook.vectors.copy()), root / "codebook.ckpt")
-        near = {str(code): row for code, row in enumerate(store.codebook.nearest().tolist())}
-        (root / "synonyms.json").write_text(json.dumps(near))
+        book = store.codebook
+        near = book.nearest() if book.synonyms is None else book.synonyms
+        (root / "synonyms.json").write_text(json.dumps({str(code): row for code, row in enumerate(near.tolist())}))
 
 
 def _bytes(path: Path) -> bytes:
@@ -140,3 +144,18 @@ def _codebook(path: Path) -> np.ndarray:
     if len(tables) != 1:
         raise InputError(f"{path} does not hold one (K, C) table", f"it holds {len(tables)}")
     return tables[0].float().numpy()
+
+
+def _synonyms(path: Path, codes: int) -> np.ndarray | None:
+    """Other codes of each code, (K, n) int32, as many as every code has; None without the file."""
+    if not path.exists():
+        return None
+    try:
+        found = {int(code): [int(one) for one in near] for code, near in json.loads(_bytes(path)).items()}
+        rows = [[one for one in found[code] if one != code] for code in range(codes)]
+        table = np.array([row[: min(map(len, rows))] for row in rows], np.int32)
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
+        raise InputError(f"{path} does not name synonyms of all {codes} codes", f"remove it ({error})") from error
+    if len(found) != codes or not are_synonyms(table, codes):
+        raise InputError(f"{path} does not fit a codebook of {codes} codes", "remove it, or take the right one")
+    return table

@@ -13,11 +13,12 @@ from tilework.models import Output
 
 
 class Features(Evaluator[Output]):
-    """The mean of the last tokens of every sample, and its label."""
+    """What a head reads of every sample, and its label: the class token, or the mean of the last tokens."""
 
     def update(self, batch: Batch, output: Output) -> None:
         """See the tokens of a batch."""
-        self.keep(batch, features=output.tokens.float().mean(1), labels=batch.target.ids[:, 0])
+        read = output.tokens.float().mean(1) if output.class_token is None else output.class_token.float()
+        self.keep(batch, features=read, labels=batch.target.ids[:, 0])
 
     def pair(self) -> tuple[Tensor, Tensor]:
         """Features, (N, D), and labels, (N,), in the order of the data, both on the device."""

@@ -5,6 +5,9 @@ N samples | D width | K classes
 
 from __future__ import annotations
 
+from math import cos, pi
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,24 +15,29 @@ from torch.nn import functional as F
 from tilework.core.errors import InputError
 from tilework.evaluation.features import Features
 
-DECAYS = (1e-5, 1e-4, 1e-3, 1e-2)  # of the linear probe's weights, chosen on a tenth of the training samples
+Solver = Literal["lbfgs", "sgd"]
+# what is chosen on a tenth of the training samples: weight decay of L-BFGS; rate of SGD for 256 samples
+DECAYS = (1e-5, 1e-4, 1e-3, 1e-2)
+RATES = (0.003, 0.03, 0.3, 3.0)
+CHOSEN = {"lbfgs": "weight_decay", "sgd": "rate"}
+EPOCHS, BATCH = 90, 1024  # of SGD
 
 
 class Probe(Features):
     """Accuracy of a linear classifier and of neighbours that learnt from the features of other data."""
 
-    def __init__(self, train: Features, neighbours: int = 20) -> None:
+    def __init__(self, train: Features, neighbours: int = 20, solver: Solver = "lbfgs") -> None:
         super().__init__()
-        self.train, self.neighbours = train, neighbours
+        self.train, self.neighbours, self.solver = train, neighbours, solver
 
     def compute(self) -> dict[str, float]:
         """Both accuracies, and what they were found with."""
         train, val = self.train.pair(), self.pair()
-        linear, decay = linear_accuracy(train, val)
+        linear, chosen = linear_accuracy(train, val, self.solver)
         return {
             "linear": linear,
             "knn": knn_accuracy(train, val, self.neighbours),
-            "weight_decay": decay,
+            CHOSEN[self.solver]: chosen,
             "neighbours": self.neighbours,
             **super().compute(),
         }
@@ -50,25 +58,34 @@ def knn_accuracy(
     return float((votes.argmax(1) == truth).float().mean())
 
 
-def linear_accuracy(train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor]) -> tuple[float, float]:
-    """Share that a linear classifier on standardised features names right, and the weight decay it was trained with."""
+def linear_accuracy(
+    train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor], solver: Solver = "lbfgs"
+) -> tuple[float, float]:
+    """Share that a linear classifier on standardised features names right, and the weight decay or rate it had."""
+    fit, choices = (_fit_lbfgs, DECAYS) if solver == "lbfgs" else (_fit_sgd, RATES)
     (x, labels), (y, truth) = train, val
     mean, deviation = x.mean(0), x.std(0).clamp(min=1e-6)
     x, y = (x - mean) / deviation, (y - mean) / deviation
     held = torch.arange(len(x), device=x.device) % 10 == 9
     scores = {}
-    for decay in DECAYS if held.any() and not held.all() else DECAYS[:1]:
-        layer = _fit_linear(x[~held], labels[~held], decay)
-        scores[decay] = _hits(layer, x[held], labels[held]) if held.any() else 0.0
-    best = max(scores, key=lambda decay: scores[decay])
-    return _hits(_fit_linear(x, labels, best), y, truth), best
+    for choice in choices if held.any() and not held.all() else choices[:1]:
+        layer = fit(x[~held], labels[~held], choice)
+        scores[choice] = _hits(layer, x[held], labels[held]) if held.any() else 0.0
+    best = max(scores, key=lambda choice: scores[choice])
+    return _hits(fit(x, labels, best), y, truth), best
 
 
-def _fit_linear(x: Tensor, labels: Tensor, decay: float) -> nn.Linear:
-    """Softmax regression by L-BFGS, from zero."""
+def _zeros(x: Tensor, labels: Tensor) -> nn.Linear:
+    """A classifier to begin with."""
     layer = nn.Linear(x.shape[1], int(labels.max()) + 1, device=x.device)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _fit_lbfgs(x: Tensor, labels: Tensor, decay: float) -> nn.Linear:
+    """Softmax regression with weight decay, to the end."""
+    layer = _zeros(x, labels)
     solver = torch.optim.LBFGS(layer.parameters(), max_iter=200, line_search_fn="strong_wolfe")
 
     def closure() -> float:
@@ -79,6 +96,23 @@ def _fit_linear(x: Tensor, labels: Tensor, decay: float) -> nn.Linear:
 
     with torch.enable_grad():
         solver.step(closure)
+    return layer
+
+
+def _fit_sgd(x: Tensor, labels: Tensor, rate: float) -> nn.Linear:
+    """The same as published (MoCo v3): momentum 0.9, no decay, cosine over 90 epochs. rate: for 256 samples."""
+    layer, batch = _zeros(x, labels), min(BATCH, len(x))
+    solver = torch.optim.SGD(layer.parameters(), lr=rate * batch / 256, momentum=0.9)
+    generator, steps = torch.Generator().manual_seed(0), EPOCHS * (len(x) // batch)
+    schedule = torch.optim.lr_scheduler.LambdaLR(solver, lambda step: (1 + cos(pi * step / steps)) / 2)
+    with torch.enable_grad():
+        for _ in range(EPOCHS):
+            order = torch.randperm(len(x), generator=generator).to(x.device)
+            for part in order[: len(x) // batch * batch].view(-1, batch):
+                solver.zero_grad()
+                F.cross_entropy(layer(x[part]), labels[part]).backward()
+                solver.step()
+                schedule.step()
     return layer
 
 

@@ -30,6 +30,7 @@ class Output:
     dense: Tensor | None = None  # (B, N, K) logits of each token
     share: Tensor | None = None  # (B, S) part of each source in the representation that the head reads
     stages: tuple[Tensor, ...] = ()  # (B, D_i, h_i, w_i) fine to coarse, where asked for: what dense heads read
+    class_token: Tensor | None = None  # (B, D) after the last block, where the head reads it and not the mean of tokens
 
 
 class Network(nn.Module):

@@ -115,7 +115,8 @@ class Pvt(Model):
                 given.append(tokens[:, -grid[0] * grid[1] :].transpose(1, 2).unflatten(2, grid))
         tokens = self.norm(tokens)
         share = None if share is None else share[:, 0]
-        return Output(self.head(tokens[:, 0]), tokens[:, 1:], stem, grid, share=share, stages=tuple(given))
+        read = tokens[:, 0]
+        return Output(self.head(read), tokens[:, 1:], stem, grid, share=share, stages=tuple(given), class_token=read)
 
     def token_logits(self, out: Output) -> Tensor:
         """What the head says of each token, (B, N, K)."""

@@ -122,7 +122,8 @@ class T2tVit(Model):
                 maps += [patches] * stage_blocks(self.config.depth).count(i)
         tokens = self.norm(tokens)
         share = None if share is None else share[:, 0]
-        return Output(self.head(tokens[:, 0]), tokens[:, 1:], stem, grid, share=share, stages=tuple(maps))
+        read = tokens[:, 0]
+        return Output(self.head(read), tokens[:, 1:], stem, grid, share=share, stages=tuple(maps), class_token=read)
 
     def token_logits(self, out: Output) -> Tensor:
         """What the head says of each token, (B, N, K)."""

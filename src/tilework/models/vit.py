@@ -136,7 +136,7 @@ class Vit(Model):
             dense = self.aux_head(self.fc_norm(tokens[:, 1:]))  # (B, N, K)
             if not self.training:
                 logits = logits + 0.5 * dense.amax(1)
-        return Output(logits, tokens[:, 1:], stem, grid, dense, share, tuple(maps))
+        return Output(logits, tokens[:, 1:], stem, grid, dense, share, tuple(maps), None if pooled else read)
 
     def _positions(self, grid: tuple[int, int]) -> Tensor:
         """Learnt ones are stretched over another grid, fixed ones go on beyond the one built for. (1, 1 + N, D)."""

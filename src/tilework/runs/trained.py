@@ -19,6 +19,7 @@ from tilework.data import Part, Source, TokenSource
 from tilework.data.renumbered import Renumbered
 from tilework.data.source import shape_of
 from tilework.evaluation import Classification, Features, Probe, classify, evaluate
+from tilework.evaluation.probe import Solver
 from tilework.models import Model, Network
 from tilework.runs.build import build_model, check_there, open_source
 from tilework.runs.directory import DataSpec, RunDirectory
@@ -161,7 +162,12 @@ def evaluate_run(
 
 
 def probe_run(
-    path: Path | str, data: Path | str, val: Path | str, device: str = "auto", neighbours: int = 20
+    path: Path | str,
+    data: Path | str,
+    val: Path | str,
+    device: str = "auto",
+    neighbours: int = 20,
+    solver: Solver = "lbfgs",
 ) -> dict[str, float]:
     """What the frozen features of a run know of labelled data: accuracy of a linear classifier and of neighbours."""
     trained, chosen = Trained.open(path), pick_device(device)
@@ -169,6 +175,6 @@ def probe_run(
     train = trained.on(location(data), chosen, classes="any")
     validation = trained.on(location(val), chosen, classes=train.source.classes)
     seen = Features()
-    for one, evaluator in ((train, seen), (validation, Probe(seen, neighbours))):
+    for one, evaluator in ((train, seen), (validation, Probe(seen, neighbours, solver))):
         found = evaluate(lambda batch: model(batch.x), one.source, one.steps, [evaluator], World(0, 1, chosen))
     return found

@@ -18,7 +18,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from tilework.core.codebook import Codebook
+from tilework.core.codebook import Codebook, are_synonyms
 from tilework.core.errors import DamageError, InputError, OutputError, TileworkError
 from tilework.core.files import locked, sha256, write
 from tilework.core.location import Url, location
@@ -105,7 +105,10 @@ class Store:
         vectors = self._codes.get("codebook", np.empty(0))
         if vectors.ndim != 2 or len(vectors) != self.vocabulary or vectors.dtype != np.float32:
             raise DamageError(f"the codebook of {self.path} does not fit its {self.vocabulary} codes", "restore it")
-        return Codebook(vectors, self.used)
+        synonyms = self._codes.get("synonyms")
+        if synonyms is not None and not are_synonyms(synonyms, self.vocabulary):
+            raise DamageError(f"the synonyms of {self.path} do not fit its {self.vocabulary} codes", "restore them")
+        return Codebook(vectors, self.used, synonyms=synonyms)
 
     @cached_property
     def used(self) -> np.ndarray:

@@ -48,6 +48,7 @@ def gather(
         licence=_joined([store.manifest.licence for store in stores]),
         used=used,
         views=first.views,
+        synonyms=_all_synonyms(stores, len(codebook)),
     )
     total, done = sum(len(index) for _, index in picks), 0
     with writer:
@@ -146,6 +147,19 @@ def _all_codes(stores: Sequence[Store]) -> tuple[np.ndarray, np.ndarray]:
     for store in stores:
         table[store.used] = store.codebook.vectors
     return np.unique(np.concatenate([store.used for store in stores])), table
+
+
+def _all_synonyms(stores: Sequence[Store], codes: int) -> np.ndarray | None:
+    """Synonyms in the tokenizer's numbers, (K, n), by the first store that has a code; None where a store has none."""
+    books = [store.codebook for store in stores]
+    given = [book.synonyms for book in books if book.synonyms is not None]
+    if len(given) < len(books):
+        return None
+    count = min(synonyms.shape[1] for synonyms in given)
+    table = np.tile((np.arange(codes, dtype=np.int32)[:, None] + 1) % codes, (1, count))  # of codes that none has
+    for book, synonyms in reversed(list(zip(books, given, strict=True))):
+        table[book.used] = book.used[synonyms[:, :count]]
+    return table
 
 
 def _joined(texts: Sequence[str]) -> str:

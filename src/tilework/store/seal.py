@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
+from tilework.core.codebook import cut_synonyms
 from tilework.core.errors import InputError, OutputError, TileworkError
 from tilework.core.files import locked, sync_tree, write
 from tilework.store.choose import FAST, SAMPLE_TOKENS, STACKED, choose_codec
@@ -164,6 +165,8 @@ class _Seal:
         tensors = {"codebook": np.ascontiguousarray(self.spool.codebook[used], np.float32)}
         if len(used) < plan.vocabulary:
             tensors["used"] = used.astype(np.int32)
+        if self.spool.synonyms is not None and len(used) > 1:
+            tensors["synonyms"] = cut_synonyms(self.spool.synonyms, self.spool.codebook, used)
         write(self.root / "codebook.safetensors", save(tensors))
         manifest = Manifest(
             images=images,

@@ -23,6 +23,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from tilework.core.codebook import are_synonyms
 from tilework.core.config import decode
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
 from tilework.core.files import write, write_json
@@ -67,12 +68,12 @@ def spool_of(store: Path) -> Path:
 class Spool:
     """A directory of parts."""
 
-    def __init__(self, path: Path, plan: Plan, codebook: np.ndarray) -> None:
-        self.path, self.plan, self.codebook = path, plan, codebook
+    def __init__(self, path: Path, plan: Plan, codebook: np.ndarray, synonyms: np.ndarray | None = None) -> None:
+        self.path, self.plan, self.codebook, self.synonyms = path, plan, codebook, synonyms
         self._packed = Packed(prod(plan.grid), plan.vocabulary)
 
     @staticmethod
-    def create(path: Path, plan: Plan, codebook: np.ndarray) -> Spool:
+    def create(path: Path, plan: Plan, codebook: np.ndarray, synonyms: np.ndarray | None = None) -> Spool:
         """A new spool, or the existing one if it has the same plan. codebook: (K, C)."""
         if codebook.ndim != 2 or not len(codebook) or len(codebook) != plan.vocabulary:
             raise InputError(f"the codebook has shape {codebook.shape} for {plan.vocabulary} codes", "give (K, C)")
@@ -89,7 +90,11 @@ class Spool:
                 what = f"{path} holds codes of other images, or of another tokenizer or settings"
                 raise OutputError(what, "remove it or choose another output")
             return found
-        write(path / "codebook.safetensors", save({"codebook": np.ascontiguousarray(codebook, np.float32)}))
+        if synonyms is not None and not are_synonyms(synonyms, len(codebook)):
+            raise InputError("synonyms that do not fit the codebook", "name other codes of it for each, as int32")
+        tensors = {"codebook": np.ascontiguousarray(codebook, np.float32)}
+        tensors |= {} if synonyms is None else {"synonyms": np.ascontiguousarray(synonyms)}
+        write(path / "codebook.safetensors", save(tensors))
         write_json(path / "plan.json", asdict(plan))
         return Spool.open(path)
 
@@ -98,12 +103,13 @@ class Spool:
         """The spool of a directory."""
         try:
             plan: Plan = decode(Plan, json.loads((path / "plan.json").read_bytes()))
-            codebook = load((path / "codebook.safetensors").read_bytes())["codebook"]
+            tensors = load((path / "codebook.safetensors").read_bytes())
+            codebook, synonyms = tensors["codebook"], tensors.get("synonyms")
         except FileNotFoundError as error:
             raise InputError(f"{path} is not a spool", f"it has no {Path(error.filename).name}") from error
         except (OSError, ValueError, KeyError, ConfigError, SafetensorError) as error:
             raise DamageError(f"{path} cannot be read", f"remove it and begin again ({error})") from error
-        return Spool(path, plan, codebook)
+        return Spool(path, plan, codebook, synonyms)
 
     def put(self, number: int, ids: np.ndarray, columns: Mapping[str, Values]) -> None:
         """Write a part. ids: (B, *grid), or (B, V, *grid) with several views; columns: B values each."""

@@ -1,6 +1,6 @@
 """Writing a store in one process: codes are spooled as they are added, and sealed at the end.
 
-B images | V views | H, W code grid | K codes | C code dim
+B images | V views | H, W code grid | K codes | C code dim | n synonyms of a code
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class StoreWriter:
     cut: bool = False  # keep only codes that occur, renumbered
     used: np.ndarray | None = None  # keep these codes, as another store does
     views: int = 1
+    synonyms: np.ndarray | None = None  # (K, n) int32: other codes, the nearest first; None: by their vectors
 
     def __enter__(self) -> StoreWriter:
         if self.codebook.ndim != 2 or not 0 < len(self.codebook) <= LARGEST_VOCABULARY or self.shard_images < 1:
@@ -122,7 +123,7 @@ class StoreWriter:
                 preprocessing=self.preprocessing,
                 licence=self.licence,
             )
-            self._spool = Spool.create(self._spool_path, plan, self.codebook)
+            self._spool = Spool.create(self._spool_path, plan, self.codebook, self.synonyms)
         ids = np.concatenate([held for held, _ in self._held])
         names = self._held[0][1].keys()
         if any(columns.keys() != names for _, columns in self._held):
