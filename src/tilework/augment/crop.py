@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import log
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from tilework.augment.augment import Augment, Stateless
+from tilework.core.affine import TRIES, random_boxes
 from tilework.core.batch import Batch, Shape, Stage
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
@@ -104,15 +104,10 @@ class RandomResizedCrop(Stateless[Tensor]):
         return replace(shape, stage=self.gives or shape.stage, grid=self.size)
 
     def sample(self, draws: Draws, batch: Batch) -> Tensor:
-        """Output-to-input maps, (B, 2, 3). The box is clipped to the image where the aspect does not fit."""
-        u = draws.uniform("random_resized_crop", 4)  # (B, 4)
-        rows, columns = batch.x.shape[-2:]
-        area = (self.area[0] + (self.area[1] - self.area[0]) * u[:, 0]) * (rows * columns)
-        low, high = log(self.aspect[0]), log(self.aspect[1])
-        aspect = torch.exp(low + (high - low) * u[:, 1])
-        width = (area * aspect).sqrt().round().clamp(1, columns)
-        height = (area / aspect).sqrt().round().clamp(1, rows)
-        top, left = (u[:, 2] * (rows - height + 1)).floor(), (u[:, 3] * (columns - width + 1)).floor()
+        """Output-to-input maps, (B, 2, 3)."""
+        u = draws.uniform("random_resized_crop", 4 * TRIES)
+        rows, columns = (torch.full_like(u[:, 0], side) for side in batch.x.shape[-2:])
+        top, left, height, width = random_boxes(u, rows, columns, self.area, self.aspect)
         return box_affine(top / rows, left / columns, height / rows, width / columns)
 
     def apply(self, batch: Batch, p: Tensor) -> Batch:
