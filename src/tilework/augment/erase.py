@@ -42,7 +42,7 @@ class Erase(Stateless[Erasure]):
         """Boxes and noise. Samples read one stream of noise, each from a place of its own: their order is free."""
         if not batch.x.is_floating_point():
             raise ConfigError("augmentation 'erase' takes floats but gets bytes", "put it after 'normalise'")
-        shape, pixels = batch.x.shape[1:], batch.x.shape[2] * batch.x.shape[3]
+        shape = batch.x.shape[1:]
         u = draws.uniform("erase", 2 + 4 * TRIES)  # (B, ...): whether, area, aspect, top, left, noise, further tries
         rows, columns = (u.new_full((len(u), 1), side) for side in shape[1:])
         tries = torch.cat([u[:, 1:5], u[:, 6:]], 1).unflatten(1, (TRIES, 4))

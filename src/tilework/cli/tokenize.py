@@ -22,6 +22,7 @@ def tokenize(
     out: Path,
     like: OptionalData = None,
     labels: OptionalPath = None,
+    frame: Literal["cover", "squash"] = "cover",
     views: int = 1,
     area: tuple[float, float] = (0.35, 1.0),
     seed: int = 0,
@@ -40,6 +41,7 @@ def tokenize(
       tilework tokenize photos/train --tokenizer tokenizer --out train.tok
       tilework tokenize 'shards/*.tar' --tokenizer tokenizer --out train.tok
       tilework tokenize photos/val --tokenizer tokenizer --out val.tok --like train.tok
+      tilework tokenize photos/train --tokenizer tokenizer --out train.tok --frame squash
       tilework tokenize photos/train --tokenizer tokenizer --out many.tok --views 5
       tilework tokenize photos/train --tokenizer tokenizer --out big.tok --shard 3/8
       tilework tokenize photos/train --tokenizer tokenizer --out big.tok --engine ray
@@ -51,6 +53,7 @@ def tokenize(
         out: The store to write.
         like: A store whose classes and codes this one takes over: for validation and transfer sets.
         labels: CSV file with the columns path and label, instead of one sub-folder per class.
+        frame: cover: the middle of the image, short side resized; squash: the whole, its aspect not kept (SeiT).
         views: Random crops of each image; 1 for the whole image, centre cut.
         area: Smallest and largest share of the image that a crop takes.
         seed: Of the crops.
@@ -80,6 +83,8 @@ def tokenize(
         raise ConfigError(f"--shard with --engine {engine}", "either divides the work by itself: give one of them")
     if views < 1 or not 0 < area[0] <= area[1] <= 1:
         raise ConfigError(f"{views} views of {area[0]:g} to {area[1]:g} of the area", "1 or more, between 0 and 1")
+    if views > 1 and frame == "squash":
+        raise ConfigError(f"--frame squash with {views} views", "crops keep to the image: leave --frame out")
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
     chosen = torch.device(device) if engine == "ray" and device != "auto" else pick_device(device)  # the workers' own
@@ -89,9 +94,12 @@ def tokenize(
     reference = Store(like) if like else None
     if reference is not None and reference.manifest.tokenizer.get("sha256") != card.sha256:
         raise InputError(f"{like} was made with another tokenizer than {tokenizer}", "use the same one")
+    if reference is not None and (reference.manifest.preprocessing == card.squashing) != (frame == "squash"):
+        other = "cover" if frame == "squash" else "squash"
+        raise InputError(f"{like} was made with another frame than {frame}", f"give --frame {other}")
     classes, used = (reference.classes, reference.used) if reference else (None, None)
     folder = open_images(images, labels, classes)
-    job = Tokenizing(model, card, chosen, licence, views, area, seed)
+    job = Tokenizing(model, card, chosen, licence, views, area, seed, frame=frame)
     if dry_run:
         show(_plan(job, folder, out), json)
         return

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from tilework.core.errors import InputError
 
 T = TypeVar("T")
 File = Path | BinaryIO  # of an image
+Frame = Literal["cover", "squash"]  # how an image of any aspect fills a size
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")
 LARGEST = 100_000_000  # pixels; read from the header before anything is decoded
@@ -142,10 +143,14 @@ def _files(folder: Path) -> Iterator[Path]:
             yield entry
 
 
-def decode_image(path: File, size: tuple[int, int]) -> np.ndarray:
-    """An image upright, in RGB, short side resized (bicubic), centre cut to size. Returns (3, H, W) uint8."""
+def decode_image(path: File, size: tuple[int, int], frame: Frame = "cover") -> np.ndarray:
+    """An image upright, in RGB, resized (bicubic). Returns (3, H, W) uint8.
+
+    frame: cover: the short side is resized and the middle cut out; squash: each side is resized by itself.
+    """
     with open_image(path, size) as upright:
-        fitted = ImageOps.fit(to_rgb(upright), (size[1], size[0]), Image.Resampling.BICUBIC)
+        fit = ImageOps.fit if frame == "cover" else Image.Image.resize
+        fitted = fit(to_rgb(upright), (size[1], size[0]), Image.Resampling.BICUBIC)
     return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
 
 
