@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.augment import CentreCrop, Embed, RandomResizedCrop, apply_all
-from tilework.augment.crop import box_affine, interpolation_matrix, interpolation_taps, warp_axes
-from tilework.core.affine import TRIES, random_boxes
+from tilework.augment.crop import interpolation_matrix, interpolation_taps, warp_axes
+from tilework.core.affine import TRIES, box_affine, random_boxes
 from tilework.core.batch import Batch, Mix, Target
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tilework.augment.augment import Augment, Stateless
-from tilework.core.affine import TRIES, random_boxes
+from tilework.core.affine import TRIES, box_affine, random_boxes
 from tilework.core.batch import Batch, Shape, Stage
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
@@ -71,18 +71,6 @@ def warp_axes(x: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:
     return rows[:, None] @ x @ columns[:, None].transpose(-2, -1)
 
 
-def box_affine(top: Tensor, left: Tensor, height: Tensor, width: Tensor) -> Tensor:
-    """Output-to-input map of a crop box given in fractions of the input. Each (B,); returns (B, 2, 3)."""
-    zero = torch.zeros_like(top)
-    return torch.stack(
-        [
-            torch.stack([width, zero, 2 * left + width - 1], -1),
-            torch.stack([zero, height, 2 * top + height - 1], -1),
-        ],
-        1,
-    )
-
-
 def check_fits(size: tuple[int, int], grid: tuple[int, int]) -> None:
     """Refuse a cut that is larger than what it is cut from."""
     (h, w), (height, width) = size, grid
@@ -114,6 +102,17 @@ class RandomResizedCrop(Stateless[Tensor]):
         """x: (B, C, H, W) to (B, C, h, w); columns follow."""
         columns = {name: column.warp(p, self.size) for name, column in batch.columns.items()}
         return batch.changed(x=warp_axes(batch.x, p, self.size), columns=columns)
+
+
+@Augment.choices.add("whole_crop")
+@dataclass(frozen=True)
+class WholeCrop(RandomResizedCrop):
+    """A random resized crop of the whole image at its own size: training cuts it while decoding.
+
+    It comes first. Where only the middle square of an image is at hand, as in analyses, that is cropped.
+    """
+
+    stages: ClassVar[tuple[Stage, ...]] = ("pixels",)
 
 
 @Augment.choices.add("centre_crop")

@@ -29,6 +29,18 @@ def follow(first: Tensor, second: Tensor) -> Tensor:
     return torch.cat([linear @ second[:, :, :2], linear @ second[:, :, 2:] + shift], -1)
 
 
+def box_affine(top: Tensor, left: Tensor, height: Tensor, width: Tensor) -> Tensor:
+    """Output-to-input map of a crop box given in fractions of the input. Each (B,); returns (B, 2, 3)."""
+    zero = torch.zeros_like(top)
+    return torch.stack(
+        [
+            torch.stack([width, zero, 2 * left + width - 1], -1),
+            torch.stack([zero, height, 2 * top + height - 1], -1),
+        ],
+        1,
+    )
+
+
 def try_boxes(
     u: Tensor, rows: Tensor, columns: Tensor, area: tuple[float, float], aspect: tuple[float, float]
 ) -> Boxes:

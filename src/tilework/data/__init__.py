@@ -7,6 +7,7 @@ from tilework.data.order import epoch_order
 from tilework.data.part import Part
 from tilework.data.source import Source
 from tilework.data.tokens import TokenSource
+from tilework.data.whole_images import RandomCrops, WholeImages
 
 __all__ = [
     "Broken",
@@ -14,9 +15,11 @@ __all__ = [
     "ImageSource",
     "Loader",
     "Part",
+    "RandomCrops",
     "Source",
     "TokenDataset",
     "TokenSource",
+    "WholeImages",
     "decode_image",
     "epoch_order",
     "in_order",
