@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.augment import CentreCrop, Embed, RandomResizedCrop, apply_all
+from tilework.augment import CentreCrop, Embed, RandomResizedCrop, apply_all, sides_before
 from tilework.augment.crop import interpolation_matrix, interpolation_taps, warp_axes
 from tilework.core.affine import TRIES, box_affine, random_boxes
 from tilework.core.batch import Batch, Mix, Target
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
+from tilework.data import decode_image
 
 Pair, Place = tuple[float, float], tuple[int, int, int, int]
 
@@ -274,3 +278,23 @@ def test_column_follows_the_centre_crop() -> None:
 def test_centre_larger_than_the_grid_is_refused(size: tuple[int, int]) -> None:
     with pytest.raises(ConfigError, match=f"{size[0]}x{size[1]} does not fit a grid of 8x10"):
         CentreCrop(size=size).apply(make_batch(1, 3, 8, 10), None)
+
+
+@pytest.mark.parametrize(
+    ("crop", "ratio", "side"),
+    [(224, 0.875, 256), (224, 0.9, 248), (224, 1.0, 224), (384, 1.0, 384), (288, 1.0, 288), (112, 0.875, 128)],
+)
+@pytest.mark.parametrize(("height", "width"), [(300, 430), (430, 300), (90, 90)])
+def test_centre_crop_by_ratio(tmp_path: Path, crop: int, ratio: float, side: int, height: int, width: int) -> None:
+    """timm's evaluation on Pillow: the short side resized to floor(crop / ratio), then the middle cut out."""
+    assert sides_before((crop, crop), ratio) == (side, side)
+    coarse = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+    image.save(tmp_path / "x.png")
+    wide, high = (side, int(side * height / width)) if width <= height else (int(side * width / height), side)
+    left, top = round((wide - crop) / 2), round((high - crop) / 2)
+    resized = image.resize((wide, high), Image.Resampling.BICUBIC).crop((left, top, left + crop, top + crop))
+    x = torch.from_numpy(decode_image(tmp_path / "x.png", sides_before((crop, crop), ratio)))[None]
+    batch = Batch(x, Target.hard(torch.zeros(1, dtype=torch.int64)), torch.arange(1))
+    found = CentreCrop((crop, crop)).apply(batch, None).x[0].permute(1, 2, 0).numpy().astype(float)
+    assert np.abs(found - np.asarray(resized)).mean() < 2  # there the crop lies on whole pixels: half a pixel off at most

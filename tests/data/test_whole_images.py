@@ -248,6 +248,7 @@ def test_run_on_whole_images_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert len(whole) == 4
     assert logged(tmp_path / "b") == whole
     shutil.rmtree(tmp_path / "b/checkpoints/step-00000004")
+    (tmp_path / "b/checkpoints/latest").write_text("step-00000002")
     tilework.fit(half, images, images, tmp_path / "b", "cpu", quiet=True)
     assert logged(tmp_path / "b") == whole
     squares = resolve(run, None, ["augment.0.name=random_resized_crop"])

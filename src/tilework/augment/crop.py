@@ -71,6 +71,11 @@ def warp_axes(x: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:
     return rows[:, None] @ x @ columns[:, None].transpose(-2, -1)
 
 
+def sides_before(crop: tuple[int, int], ratio: float) -> tuple[int, int]:
+    """Size of images whose centre crop takes `ratio` of each side, rounded down as timm does: 224 of 0.875 is 256."""
+    return int(crop[0] / ratio), int(crop[1] / ratio)
+
+
 def check_fits(size: tuple[int, int], grid: tuple[int, int]) -> None:
     """Refuse a cut that is larger than what it is cut from."""
     (h, w), (height, width) = size, grid
