@@ -297,4 +297,4 @@ def test_centre_crop_by_ratio(tmp_path: Path, crop: int, ratio: float, side: int
     x = torch.from_numpy(decode_image(tmp_path / "x.png", sides_before((crop, crop), ratio)))[None]
     batch = Batch(x, Target.hard(torch.zeros(1, dtype=torch.int64)), torch.arange(1))
     found = CentreCrop((crop, crop)).apply(batch, None).x[0].permute(1, 2, 0).numpy().astype(float)
-    assert np.abs(found - np.asarray(resized)).mean() < 2  # there the crop lies on whole pixels: half a pixel off at most
+    assert np.abs(found - np.asarray(resized)).mean() < 2  # half a pixel off where the crop is
