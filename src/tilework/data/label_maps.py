@@ -130,7 +130,7 @@ class Labelled(Around):
             raise ConfigError("label maps of several views of an image are not known", "use a store of one view")
         if isinstance(source, TokenSource) and ", squashed " in source.store.manifest.preprocessing:
             what = (
-                f"label maps cover the middle square of images, the codes of {source.store.path} whole, squashed ones"
+                f"label maps cover the middle square of images, the codes of {name} squashed whole ones"
             )
             raise ConfigError(what, "tokenize with --frame cover")
         keys = source.store.column("key") if isinstance(source, TokenSource) else source.folder.keys
