@@ -129,9 +129,7 @@ class Labelled(Around):
         if isinstance(source, TokenSource) and source.store.views > 1:
             raise ConfigError("label maps of several views of an image are not known", "use a store of one view")
         if isinstance(source, TokenSource) and ", squashed " in source.store.manifest.preprocessing:
-            what = (
-                f"label maps cover the middle square of images, the codes of {name} squashed whole ones"
-            )
+            what = f"label maps cover the middle square of images, the codes of {name} squashed whole ones"
             raise ConfigError(what, "tokenize with --frame cover")
         keys = source.store.column("key") if isinstance(source, TokenSource) else source.folder.keys
         known = {key: number for number, key in enumerate(maps.keys)}
