@@ -11,6 +11,7 @@ from torch import Tensor
 from tilework.augment.augment import Augment, apply_all, output_shape
 from tilework.augment.erase import Erase, Erasure
 from tilework.augment.normalise import Normalise
+from tilework.core.affine import TRIES
 from tilework.core.batch import Batch, Shape, Target
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
@@ -83,15 +84,34 @@ def test_every_place_is_as_likely_as_its_mirror() -> None:
     assert often.mean().item() == pytest.approx((0.02 + 1 / 3) / 2, abs=0.01)
 
 
-def test_box_that_does_not_fit_is_clipped() -> None:
-    h, w = sides(sampled(Erase(1.0, area=(0.9, 0.9), aspect=(4.0, 4.0)), make_batch(20, 32, 32)).inside)
-    assert (w == 32).all()
-    assert (h == round(32 * math.sqrt(0.9 / 4))).all()
+def test_boxes_are_those_of_timm() -> None:
+    """RandomErasing._erase of timm as a loop: ten tries, a box must be smaller than the image on both sides."""
+    augment, batch, (height, width) = Erase(0.8, area=(0.3, 0.9), aspect=(0.3, 1 / 0.3)), make_batch(300), (24, 32)
+    u = Draws(0, 0, batch.index).uniform("erase", 2 + 4 * TRIES).tolist()
+    expected = torch.zeros(300, height, width, dtype=torch.bool)
+    for i, one in enumerate(u):
+        numbers = one[1:5] + one[6:]
+        for t in range(0, 4 * TRIES, 4):
+            area = (0.3 + 0.6 * numbers[t]) * height * width
+            ratio = math.exp(math.log(0.3) + (math.log(1 / 0.3) - math.log(0.3)) * numbers[t + 1])
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if w < width and h < height:
+                top, left = int(numbers[t + 2] * (height - h + 1)), int(numbers[t + 3] * (width - w + 1))
+                expected[i, top : top + h, left : left + w] = one[0] < 0.8
+                break
+    assert torch.equal(sampled(augment, batch).inside[:, 0], expected)
+    assert (~expected.flatten(1).any(1)).float().mean() > 0.1
+
+
+def test_box_that_never_fits_erases_nothing() -> None:
+    assert not sampled(Erase(1.0, area=(0.9, 0.9), aspect=(4.0, 4.0)), make_batch(20, 32, 32)).inside.any()
+    assert not sampled(Erase(1.0), make_batch(20, 1, 1)).inside.any()
 
 
 def test_noise_is_standard_normal_and_independent() -> None:
     batch = make_batch(64)
-    out = erased(Erase(1.0, area=(1.0, 1.0), aspect=(0.75, 0.75)), batch.changed(x=torch.zeros(64, 3, 32, 24)))
+    out = erased(Erase(1.0, area=(0.94, 0.94), aspect=(1.0, 1.0)), batch.changed(x=torch.zeros(64, 3, 33, 33)))
+    out = out[..., 1:-1, 1:-1]  # within the box of 32x32 wherever it lies
     assert out.mean().item() == pytest.approx(0, abs=0.05)
     assert out.std().item() == pytest.approx(1, abs=0.05)
     assert (out.abs() < 1).float().mean().item() == pytest.approx(0.683, abs=0.02)

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.augment import Embed, RandomResizedCrop, TokenCrop, apply_all
-from tilework.augment.crop import box_affine, warp_axes
+from tilework.augment.crop import warp_axes
 from tilework.augment.token_crop import crop_codes
+from tilework.core.affine import box_affine
 from tilework.core.batch import Batch, Target
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError

@@ -63,6 +63,13 @@ def test_the_steps_of_the_readme(images: Path, tmp_path: Path, capsys: pytest.Ca
     pattern = tmp_path / "shards/*.tar"
     assert run("tokenize", pattern, "--tokenizer", tokenizer, "--out", tmp_path / "t.tok", "--like", stored) == 0
     assert (Store(tmp_path / "t.tok").batch(np.arange(24)) == Store(stored).batch(np.arange(24))).all()
+    squashed, like = ["--tokenizer", tokenizer, "--out", tmp_path / "s.tok", "--frame", "squash"], ["--like", stored]
+    assert "made with another frame than squash" in fails(capsys, 3, "tokenize", images, *squashed, *like)
+    assert "--frame squash with 2 views" in fails(capsys, 4, "tokenize", images, *squashed, "--views", "2")
+    assert run("tokenize", images, *squashed) == 0
+    assert "squashed" in Store(tmp_path / "s.tok").manifest.preprocessing
+    covered = ["--tokenizer", tokenizer, "--out", tmp_path / "u.tok", "--like", tmp_path / "s.tok"]
+    assert "give --frame squash" in fails(capsys, 3, "tokenize", images, *covered)
     both = ["--shard", "0/2", "--engine", "ray"]
     assert "drop one" in fails(
         capsys, 4, "tokenize", images, "--tokenizer", tokenizer, "--out", tmp_path / "u.tok", *both

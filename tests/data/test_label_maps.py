@@ -22,6 +22,7 @@ from tilework.data.score_map import ScoreMap
 from tilework.store import Store, StoreWriter
 from tilework.store.columns import pack_column
 from tilework.store.label_maps import encode_map
+from tilework.tokenizers.tokenizer import Card
 
 NAMES = ("class0", "class1", "class2")
 CARD = MapsCard(NAMES, (4, 3), 2, "chance", 32)
@@ -391,6 +392,16 @@ def test_several_views_of_an_image_are_refused(tmp_path: Path) -> None:
     put_numbers(store)
     maps = LabelMaps.of_store(store)
     refused(ConfigError, lambda: Labelled(TokenSource(store), maps, "x.tok"), "several views")
+
+
+def test_squashed_codes_are_refused(tmp_path: Path) -> None:
+    how = Card("x", "ab", (64, 64)).squashing
+    with StoreWriter(tmp_path / "x.tok", np.eye(16, 8, dtype=np.float32), list(NAMES), preprocessing=how) as writer:
+        writer.add(np.zeros((4, 8, 8), np.int64), np.arange(4) % 3, list("abcd"))
+    store = Store(tmp_path / "x.tok")
+    put_numbers(store)
+    maps = LabelMaps.of_store(store)
+    refused(ConfigError, lambda: Labelled(TokenSource(store), maps, "x.tok"), "squashed")
 
 
 # on the way to training

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from tilework.augment import CentreCrop, CutMix, Flip, MixToken, RandAugment, RandomResizedCrop, TokenEda, apply_all
-from tilework.augment.crop import box_affine
 from tilework.augment.rand_augment import Choice, Op
-from tilework.core.affine import follow
+from tilework.core.affine import box_affine, follow
 from tilework.core.batch import Batch, Mix, Target
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError

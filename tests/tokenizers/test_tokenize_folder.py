@@ -95,6 +95,22 @@ def test_store_says_how_it_was_made(folder: Path, tokenizer: VitVq, tmp_path: Pa
     assert store.verify(deep=True) == []
 
 
+def test_squashed_images_are_whole(folder: Path, tokenizer: VitVq, tmp_path: Path) -> None:
+    """Pillow's own resize of the whole image; the sentence says so, and the spool of the other frame is refused."""
+    for key in KEYS:
+        Image.open(folder / key).crop((0, 0, 30, 12)).save(folder / key)
+    run(folder, tokenizer, tmp_path / "a.tok", frame="squash")
+    store = Store(tmp_path / "a.tok")
+    pixels = [np.asarray(Image.open(folder / key).resize(SIZE[::-1], Image.Resampling.BICUBIC)) for key in KEYS]
+    ids = tokenizer.encode(torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2) / 255).numpy()
+    assert np.array_equal(store.used[store.batch(np.arange(7))], ids)
+    assert not np.array_equal(ids, codes_one_by_one(folder, tokenizer))
+    assert store.manifest.preprocessing == "upright RGB, squashed (bicubic) to 16x24 px, in [0, 1]"
+    open_spool(ImageFolder.open(folder), job(tokenizer), tmp_path / "b.tok")
+    with pytest.raises(OutputError):
+        run(folder, tokenizer, tmp_path / "b.tok", frame="squash")
+
+
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 @pytest.mark.parametrize("views", [1, 3])
 def test_job_array_and_single_process_give_the_same_bytes(

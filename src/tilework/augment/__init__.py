@@ -3,7 +3,7 @@
 from tilework.augment.augment import AnyStep, Augment, Step, apply_all, build_all, output_shape
 from tilework.augment.block_mix import BlockMix
 from tilework.augment.color_adapt import TokenColour
-from tilework.augment.crop import CentreCrop, RandomResizedCrop
+from tilework.augment.crop import CentreCrop, RandomResizedCrop, WholeCrop, sides_before
 from tilework.augment.embed import Embed
 from tilework.augment.erase import Erase
 from tilework.augment.flip import Flip

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import log
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from tilework.augment.augment import Augment, Fixed, Stateless
+from tilework.core.affine import TRIES, box_affine, random_boxes
 from tilework.core.batch import Batch, Shape, Stage
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
@@ -71,16 +71,9 @@ def warp_axes(x: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:
     return rows[:, None] @ x @ columns[:, None].transpose(-2, -1)
 
 
-def box_affine(top: Tensor, left: Tensor, height: Tensor, width: Tensor) -> Tensor:
-    """Output-to-input map of a crop box given in fractions of the input. Each (B,); returns (B, 2, 3)."""
-    zero = torch.zeros_like(top)
-    return torch.stack(
-        [
-            torch.stack([width, zero, 2 * left + width - 1], -1),
-            torch.stack([zero, height, 2 * top + height - 1], -1),
-        ],
-        1,
-    )
+def sides_before(crop: tuple[int, int], ratio: float) -> tuple[int, int]:
+    """Size of images whose centre crop takes `ratio` of each side, rounded down as timm does: 224 of 0.875 is 256."""
+    return int(crop[0] / ratio), int(crop[1] / ratio)
 
 
 def check_fits(size: tuple[int, int], grid: tuple[int, int]) -> None:
@@ -104,21 +97,27 @@ class RandomResizedCrop(Stateless[Tensor]):
         return replace(shape, stage=self.gives or shape.stage, grid=self.size)
 
     def sample(self, draws: Draws, batch: Batch) -> Tensor:
-        """Output-to-input maps, (B, 2, 3). The box is clipped to the image where the aspect does not fit."""
-        u = draws.uniform("random_resized_crop", 4)  # (B, 4)
-        rows, columns = batch.x.shape[-2:]
-        area = (self.area[0] + (self.area[1] - self.area[0]) * u[:, 0]) * (rows * columns)
-        low, high = log(self.aspect[0]), log(self.aspect[1])
-        aspect = torch.exp(low + (high - low) * u[:, 1])
-        width = (area * aspect).sqrt().round().clamp(1, columns)
-        height = (area / aspect).sqrt().round().clamp(1, rows)
-        top, left = (u[:, 2] * (rows - height + 1)).floor(), (u[:, 3] * (columns - width + 1)).floor()
+        """Output-to-input maps, (B, 2, 3)."""
+        u = draws.uniform("random_resized_crop", 4 * TRIES)
+        rows, columns = (torch.full_like(u[:, 0], side) for side in batch.x.shape[-2:])
+        top, left, height, width = random_boxes(u, rows, columns, self.area, self.aspect)
         return box_affine(top / rows, left / columns, height / rows, width / columns)
 
     def apply(self, batch: Batch, p: Tensor) -> Batch:
         """x: (B, C, H, W) to (B, C, h, w); columns follow."""
         columns = {name: column.warp(p, self.size) for name, column in batch.columns.items()}
         return batch.changed(x=warp_axes(batch.x, p, self.size), columns=columns)
+
+
+@Augment.choices.add("whole_crop")
+@dataclass(frozen=True)
+class WholeCrop(RandomResizedCrop):
+    """A random resized crop of the whole image at its own size: training cuts it while decoding.
+
+    It comes first. Where only the middle square of an image is at hand, as in analyses, that is cropped.
+    """
+
+    stages: ClassVar[tuple[Stage, ...]] = ("pixels",)
 
 
 @Augment.choices.add("centre_crop")

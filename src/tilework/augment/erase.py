@@ -5,7 +5,6 @@ B batch | C channels | H, W pixels
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tilework.augment.augment import Augment, Stateless
+from tilework.core.affine import TRIES, first_that, try_boxes
 from tilework.core.batch import Batch, Stage
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
@@ -30,7 +30,7 @@ class Erasure(NamedTuple):
 class Erase(Stateless[Erasure]):
     """A box of random area and aspect replaced by standard normal noise; comes after 'normalise'.
 
-    The box is drawn once and clipped where it does not fit; timm draws again up to ten times.
+    As in timm: a box that does not fit is drawn again up to ten times, then nothing is erased.
     """
 
     stages: ClassVar[tuple[Stage, ...]] = ("pixels",)
@@ -42,15 +42,19 @@ class Erase(Stateless[Erasure]):
         """Boxes and noise. Samples read one stream of noise, each from a place of its own: their order is free."""
         if not batch.x.is_floating_point():
             raise ConfigError("augmentation 'erase' takes floats but gets bytes", "put it after 'normalise'")
-        shape, pixels = batch.x.shape[1:], batch.x.shape[2] * batch.x.shape[3]
-        u = draws.uniform("erase", 6)  # (B, 6): whether, area, aspect, top, left, noise
-        area = (self.area[0] + (self.area[1] - self.area[0]) * u[:, 1]) * pixels
-        low, high = (math.log(a) for a in self.aspect)
-        side = torch.exp((low + (high - low) * u[:, 2]) / 2)  # root of width / height
-        chosen = u[:, 0] < self.probability
-        rows = _between(u[:, 3], area.sqrt() / side, shape[1])
-        columns = _between(u[:, 4], area.sqrt() * side, shape[2])
-        inside = chosen[:, None, None] & rows[:, :, None] & columns[:, None]
+        shape = batch.x.shape[1:]
+        u = draws.uniform("erase", 2 + 4 * TRIES)  # (B, ...): whether, area, aspect, top, left, noise, further tries
+        rows, columns = (u.new_full((len(u), 1), side) for side in shape[1:])
+        tries = torch.cat([u[:, 1:5], u[:, 6:]], 1).unflatten(1, (TRIES, 4))
+        tried = try_boxes(tries, rows, columns, self.area, self.aspect)
+        fits = (tried.height < rows) & (tried.width < columns)
+        top, left, height, width = first_that(fits, tried)
+        chosen = (u[:, 0] < self.probability) & fits.any(1)
+        inside = (
+            chosen[:, None, None]
+            & _between(top, height, shape[1])[:, :, None]
+            & _between(left, width, shape[2])[:, None]
+        )
         count = shape.numel()
         stream = torch.randn(2 * count, dtype=batch.x.dtype, device=batch.x.device)
         noise = stream.unfold(0, count, 1).index_select(0, (u[:, 5] * count).long())
@@ -61,9 +65,7 @@ class Erase(Stateless[Erasure]):
         return batch.changed(x=torch.where(p.inside, p.noise, batch.x))
 
 
-def _between(position: Tensor, length: Tensor, side: int) -> Tensor:
-    """Which pixels of an axis lie in the box. position: (B,) in [0, 1); length: (B,) pixels; returns (B, side)."""
-    at = torch.arange(side, device=position.device)
-    length = length.round().clamp(max=side)
-    start = (position * (side - length + 1)).floor()[:, None]
-    return (at >= start) & (at < start + length[:, None])
+def _between(start: Tensor, length: Tensor, side: int) -> Tensor:
+    """Which pixels of an axis lie in the box. start, length: (B,); returns (B, side)."""
+    at = torch.arange(side, device=start.device)
+    return (at >= start[:, None]) & (at < (start + length)[:, None])

@@ -15,8 +15,9 @@ from torch import Tensor
 from tilework.augment.adapter import Adapter
 from tilework.augment.affine import Geometry
 from tilework.augment.augment import CPU, Augment, Stateless, Step, need_vectors
-from tilework.augment.crop import box_affine, check_fits
+from tilework.augment.crop import check_fits
 from tilework.augment.embed import look_up
+from tilework.core.affine import box_affine
 from tilework.core.artefact import artefact
 from tilework.core.batch import Batch, Shape, Stage
 from tilework.core.codebook import Codebook

@@ -74,5 +74,10 @@ class ViewTwice(Step[tuple[Draws, Draws]]):
 
     def apply(self, batch: Batch, p: tuple[Draws, Draws]) -> Batch:
         """x: (B, C, H, W)."""
-        first, second = (apply_all(self.steps, batch, draws) for draws in p)
+        columns = dict(batch.columns)
+        given = columns.pop(COLUMN, None)  # a second crop of each image, where the data hold it
+        views = (batch.x, given.x if isinstance(given, OtherView) else batch.x)
+        first, second = (
+            apply_all(self.steps, batch.changed(x=x, columns=columns), draws) for x, draws in zip(views, p, strict=True)
+        )
         return first.changed(columns={**first.columns, COLUMN: OtherView(second.x)})

@@ -22,6 +22,7 @@ def tokenize(
     out: Path,
     like: OptionalData = None,
     labels: OptionalPath = None,
+    frame: Literal["cover", "squash"] = "cover",
     views: int = 1,
     area: tuple[float, float] = (0.35, 1.0),
     seed: int = 0,
@@ -42,6 +43,7 @@ def tokenize(
       tilework tokenize photos/train --tokenizer tokenizer --out train.tok
       tilework tokenize 'shards/*.tar' --tokenizer tokenizer --out train.tok
       tilework tokenize photos/val --tokenizer tokenizer --out val.tok --like train.tok
+      tilework tokenize photos/train --tokenizer tokenizer --out train.tok --frame squash
       tilework tokenize photos/train --tokenizer tokenizer --out many.tok --views 5
       tilework tokenize photos/train --tokenizer tokenizer --out big.tok --shard 3/8
       tilework tokenize photos/train --tokenizer tokenizer --out big.tok --engine ray
@@ -53,6 +55,7 @@ def tokenize(
         out: Store to write.
         like: Store whose class numbers and set of used codes to take over, for validation and transfer sets.
         labels: CSV file with the columns path and label, instead of one sub-folder per class.
+        frame: cover: the centre of the image, short side resized; squash: the whole image, aspect not kept (SeiT).
         views: Number of random crops per image; 1: one centre crop.
         area: Smallest and largest area of a random crop, as a share of the image.
         seed: Seed of the crops.
@@ -83,6 +86,8 @@ def tokenize(
     if views < 1 or not 0 < area[0] <= area[1] <= 1:
         what = f"--views {views} --area {area[0]:g} {area[1]:g} is out of range"
         raise ConfigError(what, "give at least 1 view and areas above 0 and at most 1, smallest first")
+    if views > 1 and frame == "squash":
+        raise ConfigError(f"--frame squash does not work with {views} views", "drop one: random crops keep the aspect")
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
     chosen = torch.device(device) if engine == "ray" and device != "auto" else pick_device(device)  # the workers' own
@@ -92,9 +97,12 @@ def tokenize(
     reference = Store(like) if like else None
     if reference is not None and reference.manifest.tokenizer.get("sha256") != card.sha256:
         raise InputError(f"{like} was made with another tokenizer than {tokenizer}", "use the same one")
+    if reference is not None and (reference.manifest.preprocessing == card.squashing) != (frame == "squash"):
+        other = "cover" if frame == "squash" else "squash"
+        raise InputError(f"{like} was made with another frame than {frame}", f"give --frame {other}")
     classes, used = (reference.classes, reference.used) if reference else (None, None)
     folder = open_images(images, labels, classes)
-    job = Tokenizing(model, card, chosen, licence, views, area, seed)
+    job = Tokenizing(model, card, chosen, licence, views, area, seed, frame=frame)
     if dry_run:
         show(_plan(job, folder, out), json)
         return

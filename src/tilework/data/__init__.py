@@ -8,3 +8,4 @@ from tilework.data.order import epoch_order
 from tilework.data.part import Part
 from tilework.data.source import Source
 from tilework.data.tokens import TokenSource
+from tilework.data.whole_images import RandomCrops, WholeImages

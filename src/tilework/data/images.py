@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from tilework.core.errors import InputError
 
 T = TypeVar("T")
 File = Path | BinaryIO  # of an image
+Frame = Literal["cover", "squash"]  # how an image of any aspect fills a size
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")
 LARGEST = 100_000_000  # pixels; read from the header before anything is decoded
@@ -142,22 +143,33 @@ def _files(folder: Path) -> Iterator[Path]:
             yield entry
 
 
-def decode_image(path: File, size: tuple[int, int]) -> np.ndarray:
-    """An image upright, in RGB, short side resized (bicubic), centre cut to size. Returns (3, H, W) uint8."""
+def decode_image(path: File, size: tuple[int, int], frame: Frame = "cover") -> np.ndarray:
+    """An image upright, in RGB, resized (bicubic). Returns (3, H, W) uint8.
+
+    frame: cover: the short side is resized and the middle cut out; squash: each side is resized by itself.
+    """
     with open_image(path, size) as upright:
-        fitted = ImageOps.fit(to_rgb(upright), (size[1], size[0]), Image.Resampling.BICUBIC)
+        fit = ImageOps.fit if frame == "cover" else Image.Image.resize
+        fitted = fit(to_rgb(upright), (size[1], size[0]), Image.Resampling.BICUBIC)
     return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
 
 
 @contextmanager
 def open_image(path: File, size: tuple[int, int] | None = None) -> Iterator[Image.Image]:
-    """An image upright, its number of pixels bounded before it is decoded. size: what it will be cut to, if at once."""
-    with Image.open(path, formats=FORMATS) as image:
-        if image.width * image.height > LARGEST:
-            raise ValueError(f"{image.width}x{image.height} pixels are more than {LARGEST}")
+    """An image upright. size: what it will be cut to, if at once."""
+    with open_stored(path) as image:
         if size is not None:
             image.draft("RGB", (2 * max(size), 2 * max(size)))  # the sides may change places below
         yield ImageOps.exif_transpose(image)
+
+
+@contextmanager
+def open_stored(path: File) -> Iterator[Image.Image]:
+    """An image as it is stored, its number of pixels bounded before it is decoded."""
+    with Image.open(path, formats=FORMATS) as image:
+        if image.width * image.height > LARGEST:
+            raise ValueError(f"{image.width}x{image.height} pixels are more than {LARGEST}")
+        yield image
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -209,24 +221,18 @@ class ImageSource:
         pixels = np.empty((len(folder) if keep else 0, 3, *size), np.uint8)
         broken: list[Broken] = []
         good: list[int] = []
-        with ThreadPoolExecutor(_threads()) as pool:
-            for i, image in enumerate(pool.map(lambda p: attempt(p, lambda: decode_image(p, size)), folder.paths)):
-                if isinstance(image, str):
-                    broken.append(Broken(folder.key(i), image))
-                else:
-                    if keep:
-                        pixels[len(good)] = image
-                    good.append(i)
-                progress(i + 1, len(folder))
-        if not good or len(broken) > max_broken * len(folder):
-            raise InputError(
-                f"{len(broken)} of {len(folder)} images in {folder.root} cannot be read "
-                f"(first: {broken[0].path}: {broken[0].reason})",
-                f"repair or remove them; at most {max_broken:.0%} may be broken",
-            )
+        for i, image in decode_all(folder, lambda path: decode_image(path, size), broken, max_broken, progress):
+            if keep:
+                pixels[len(good)] = image
+            good.append(i)
         return ImageSource(
             folder.take(np.array(good)), size, tuple(broken), _kept=pixels[: len(good)] if keep else None
         )
+
+    @staticmethod
+    def blank(folder: ImageFolder, size: tuple[int, int]) -> ImageSource:
+        """The images of a folder without a look at them: all of them black."""
+        return ImageSource(folder, size, _kept=np.broadcast_to(np.uint8(0), (len(folder), 3, *size)))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -243,16 +249,43 @@ class ImageSource:
 
     def batch(self, index: np.ndarray) -> Batch:
         """x: (B, 3, H, W) uint8."""
-        x = self._kept[index] if self._kept is not None else np.stack(list(self._threaded(index)))
+        x = self._kept[index] if self._kept is not None else np.stack(list(self.each(self._decode, index)))
         return Batch(
             torch.from_numpy(x),
             Target.hard(torch.from_numpy(self.folder.labels[index])),
             torch.from_numpy(np.asarray(index, np.int64)),
         )
 
-    def _threaded(self, index: np.ndarray) -> Iterator[np.ndarray]:
+    def each(self, do: Callable[[int], T], index: np.ndarray) -> Iterator[T]:
+        """Something done for each image by the decoding threads, in order."""
         self._pool = self._pool or ThreadPoolExecutor(_threads())
-        return self._pool.map(lambda i: decode_image(self.folder.paths[i], self.grid), index)
+        return self._pool.map(do, index)
+
+    def _decode(self, number: int) -> np.ndarray:
+        return decode_image(self.folder.paths[number], self.grid)
+
+
+def decode_all(
+    folder: ImageFolder,
+    decode: Callable[[Path], T],
+    broken: list[Broken],
+    max_broken: float,
+    progress: Callable[[int, int], None],
+) -> Iterator[tuple[int, T]]:
+    """The number of each good image and what is made of it; the others join `broken`, and too many are refused."""
+    with ThreadPoolExecutor(_threads()) as pool:
+        for i, image in enumerate(pool.map(lambda path: attempt(path, lambda: decode(path)), folder.paths)):
+            if isinstance(image, str):
+                broken.append(Broken(folder.key(i), image))
+            else:
+                yield i, image
+            progress(i + 1, len(folder))
+    if len(broken) == len(folder) or len(broken) > max_broken * len(folder):
+        raise InputError(
+            f"{len(broken)} of {len(folder)} images in {folder.root} cannot be read "
+            f"(first: {broken[0].path}: {broken[0].reason})",
+            f"repair or remove them; at most {max_broken:.0%} may be broken",
+        )
 
 
 def attempt(path: File, decode: Callable[[], T]) -> T | str:

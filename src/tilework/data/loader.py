@@ -15,7 +15,7 @@ import torch
 from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError
 from tilework.data.order import batch_of, epoch_order
-from tilework.data.source import Source
+from tilework.data.source import Redrawn, Source
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,13 @@ class Loader:
         return _ahead(self._batches(start, stop), self.ahead)
 
     def _batches(self, start: int, stop: int) -> Iterator[Batch]:
-        for batch in _grouped(self.source, self._orders(start, stop)):
+        source, orders = self.source, self._orders(start, stop)
+        for batch in self._drawn(source, orders, start) if isinstance(source, Redrawn) else _grouped(source, orders):
             yield batch.pin() if self.pin else batch
+
+    def _drawn(self, source: Redrawn, orders: Iterator[np.ndarray], start: int) -> Iterator[Batch]:
+        for step, numbers in enumerate(orders, start):
+            yield source.draw(self.seed, step // self.steps, numbers)
 
     def _orders(self, start: int, stop: int) -> Iterator[np.ndarray]:
         order, shuffled = np.empty(0, np.int64), -1

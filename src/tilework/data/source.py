@@ -85,3 +85,11 @@ class Around:
     def labels(self) -> np.ndarray:
         """Class number of each sample, (N,)."""
         return self.source.labels
+
+
+class Redrawn(Around):
+    """A data set whose samples differ from epoch to epoch, by draws that the host must know."""
+
+    def draw(self, seed: int, epoch: int, number: np.ndarray) -> Batch:
+        """Samples of an epoch. number: (B,) int64, the sample's index plus a multiple of their count for copies."""
+        raise NotImplementedError

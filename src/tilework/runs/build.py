@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from tilework.augment import output_shape
+from tilework.augment import Augment, TwoViews, WholeCrop, output_shape
+from tilework.augment.two_views import COLUMN, OtherView
 from tilework.core.artefact import declared, given
 from tilework.core.batch import Shape
 from tilework.core.codebook import Codebook, same_codes
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.location import Location, Url, is_store
-from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
+from tilework.data import ImageFolder, ImageSource, Part, RandomCrops, Source, TokenSource, WholeImages
 from tilework.data.columns import ColumnValues, column_kinds
 from tilework.data.part import part_of
 from tilework.data.source import shape_of
@@ -39,8 +40,12 @@ def open_source(
     classes: tuple[str, ...] | None = None,
     quiet: bool = False,
     samples: int = 0,
+    crop: WholeCrop | None = None,
 ) -> TokenSource | ImageSource:
-    """A token store or a folder of images, whichever is there. samples: of the images, drawn at random; 0: all."""
+    """A token store or a folder of images, whichever is there. samples: of the images, drawn at random; 0: all.
+
+    crop: what training will cut from the whole images; None: the middle squares are enough.
+    """
     check_there(path)
     if isinstance(path, Url) or is_store(path):
         return TokenSource(Store(path), classes)
@@ -54,6 +59,8 @@ def open_source(
     try:
         folder = ImageFolder.open(path, classes)
         chosen = folder.take(part_of(len(folder), samples)) if samples else folder
+        if crop is not None:
+            return WholeImages.scan(chosen, size, crop.size, max_broken, progress)
         return ImageSource.read(chosen, size, max_broken, progress)
     finally:
         for one in bar:
@@ -73,13 +80,31 @@ def find_columns(run: Run, data: Location) -> dict[str, ColumnValues]:
     return {name: kind.find(data, given(run, kind.artefact)) for name, kind in needed.items()}
 
 
+def split_crop(run: Run) -> tuple[WholeCrop | None, tuple[Augment, ...]]:
+    """The crop that is cut while images are decoded, if the run begins with one, and the steps that are left."""
+    crop: WholeCrop | None = None
+    steps, views = run.augment, run.augment[0].views if run.augment and isinstance(run.augment[0], TwoViews) else ()
+    if steps and isinstance(steps[0], WholeCrop):
+        crop, steps = steps[0], steps[1:]
+    elif views and isinstance(views[0], WholeCrop):
+        crop, steps = views[0], (TwoViews(views[1:]), *steps[1:])
+    nested = [step.views if isinstance(step, TwoViews) else (step,) for step in steps]
+    if any(isinstance(step, WholeCrop) for part in nested for step in part):
+        raise ConfigError("'whole_crop' is not the first augmentation", "put it first, or use 'random_resized_crop'")
+    return crop, steps
+
+
 def training_source(run: Run, source: TokenSource | ImageSource, columns: dict[str, ColumnValues], name: str) -> Source:
     """The samples that a run is trained on, with their columns."""
-    whole: Source = source
+    whole: Source = ImageSource.blank(source.folder, (1, 1)) if isinstance(source, WholeImages) else source
     for values in columns.values():
         whole = values.attach(whole, name)
     if columns:
         whole.batch(np.arange(1))  # a damaged column is refused before the first step
+    crop, _ = split_crop(run)
+    if crop is not None and isinstance(source, WholeImages):
+        second = (COLUMN, OtherView) if isinstance(run.augment[0], TwoViews) else None
+        return RandomCrops(source, whole, crop.size, crop.area, crop.aspect, second)
     return Part(whole, run.samples) if run.samples and isinstance(source, TokenSource) else whole
 
 

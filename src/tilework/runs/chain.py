@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from tilework.augment import build_all
 from tilework.core.distributed import join_world
 from tilework.core.errors import ConfigError
@@ -81,4 +79,4 @@ def _glance(path: Location, size: tuple[int, int], classes: tuple[str, ...] | No
     if isinstance(path, Url) or is_store(path):
         return TokenSource(Store(path), classes)
     folder = ImageFolder.open(path, classes)
-    return ImageSource(folder, size, _kept=np.broadcast_to(np.uint8(0), (len(folder), 3, *size)))
+    return ImageSource.blank(folder, size)

@@ -27,6 +27,7 @@ from tilework.runs.build import (
     check_data,
     find_columns,
     open_source,
+    split_crop,
     training_source,
     validation_source,
 )
@@ -54,7 +55,8 @@ def prepare(
         directory.claim(run, start)
     task, columns = run.objective.task, find_columns(run, data)
     begin = None if start is None else Start.read(start)
-    whole = open_source(data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples)
+    crop, rest = split_crop(run)
+    whole = open_source(data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples, crop=crop)
     validation = None if val is None else validation_source(run, val, whole.classes, quiet_here)
     source = training_source(run, whole, columns, str(data))
     spec, model = check_data(run, source, validation, data, val)
@@ -62,7 +64,7 @@ def prepare(
         begin.fill(model, source.classes, quiet_here)
     codebook = source.codebook if begin is None else begin.codebook_for(source.codebook)
     objective = build_objective(run, model, codebook)
-    steps, evaluation = (build_all(part, codebook, world.device) for part in (run.augment, run.evaluation))
+    steps, evaluation = (build_all(part, codebook, world.device) for part in (rest, run.evaluation))
     if leads:
         directory.write(run, spec, codebook, {"train": data, "val": val}, start)
         broken = [asdict(b) for s in (whole, validation) if isinstance(s, ImageSource) for b in s.broken]

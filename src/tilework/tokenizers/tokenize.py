@@ -25,7 +25,7 @@ import torch
 
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import write_json
-from tilework.data.images import Broken, attempt, decode_image
+from tilework.data.images import Broken, Frame, attempt, decode_image
 from tilework.data.open_images import Images
 from tilework.data.views import decode_views, sample_crops
 from tilework.store import Plan, Spool, seal, spool_of
@@ -50,13 +50,14 @@ class Tokenizing:
     seed: int = 0  # of the crops
     batch: int = 64  # images encoded in one call
     part: int = PART  # images spooled together
+    frame: Frame = "cover"  # squash: the whole image, its aspect not kept, as SeiT
 
     def plan(self, images: Images) -> Plan:
         """What all parts of the store have in common."""
         tokenizer, size = self.tokenizer, self.card.size
         crops = [self.views, *self.area, self.seed] if self.views > 1 else []
         listed = [images.keys, images.labels.tolist(), crops, self.batch, self.part]
-        preprocessing = self.card.preprocessing
+        preprocessing = self.card.preprocessing if self.frame == "cover" else self.card.squashing
         order = {"sequence": tokenizer.sequence} if tokenizer.sequence else {}
         if self.views > 1:
             preprocessing = (
@@ -267,7 +268,9 @@ def _decode(images: Images, job: Tokenizing, index: np.ndarray) -> _Batch:
     size, batch = job.card.size, _Batch([], [], [], [])
     crops = sample_crops(job.seed, index, job.views, job.area)  # (B, V, 4)
     for i, file, crop in zip(index.tolist(), images.files(index.tolist()), crops, strict=True):
-        decode = partial(decode_views, file, size, crop) if job.views > 1 else partial(decode_image, file, size)
+        decode = (
+            partial(decode_views, file, size, crop) if job.views > 1 else partial(decode_image, file, size, job.frame)
+        )
         image: Any = attempt(file, decode)
         if isinstance(image, str):
             batch.broken.append(Broken(images.key(i), image))

@@ -111,6 +111,11 @@ class Card:
         """The resize policy as a sentence."""
         return f"upright RGB, short side resized (bicubic), centre cut to {self.size[0]}x{self.size[1]} px, in [0, 1]"
 
+    @property
+    def squashing(self) -> str:
+        """The same where an image is squashed: its aspect is not kept, nothing is cut off."""
+        return f"upright RGB, squashed (bicubic) to {self.size[0]}x{self.size[1]} px, in [0, 1]"
+
 
 def save_tokenizer(
     path: Path, tokenizer: Tokenizer, config: ModelConfig, size: tuple[int, int], origin: str = "trained by Tilework"
