@@ -75,7 +75,7 @@ def make_batch(stage: Stage, index: Tensor = INDEX) -> Batch:
             rows.append(torch.randn(CODE_DIM, SIDE, SIDE, generator=g))
         else:
             rows.append(torch.rand(3, SIDE, SIDE, generator=g))
-    return Batch(torch.stack(rows), Target.hard(index % 7), index)
+    return Batch(torch.stack(rows), Target.hard(index % 7), index, deviation=1.0 if stage == "map" else None)
 
 
 def run(augment: Augment, batch: Batch, seed: int = 0, epoch: int = 0) -> Batch:

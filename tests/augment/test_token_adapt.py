@@ -368,3 +368,20 @@ def test_empty_halves(saved: Path, share: float, count: int) -> None:
     whole = apply_all([bound(saved, share=1.0)], twice.rows(slice(6)), Draws(0, 0, twice.index[:6]))
     assert torch.equal(half.x[:6], whole.x)
     assert torch.equal(half.target.weight[:6], whole.target.weight)
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0, 40.0])
+@pytest.mark.parametrize("table", [None, TABLE])
+@pytest.mark.parametrize("standardise", [False, True])
+def test_noise_of_both_parts_has_twice_the_variance_of_the_vectors_beside_it(
+    monkeypatch: pytest.MonkeyPatch, scale: float, table: Tensor | None, standardise: bool
+) -> None:
+    """Of the tokenizer's vectors for what goes through the network, of the model's for the rest."""
+    monkeypatch.setattr(TokenAdapt, "mover", lambda *_: lambda z, *_: z[:, 0].long())
+    book = Codebook.of(CODEBOOK * scale, table)
+    augment = TokenAdapt(size=(8, 8), colour=NOISY, standardise=standardise).build(book)
+    batch = make_batch(800)
+    torch.manual_seed(0)
+    p = augment.sample(Draws(0, 0, batch.index), batch)
+    for colours, vectors in zip(p.colours, (book.vectors, book.table(standardise)), strict=True):
+        assert colours.noise.values.var() / vectors.var(0).mean() == pytest.approx(2.0, abs=0.1)

@@ -18,7 +18,7 @@ from tilework.augment.affine import Geometry
 from tilework.augment.augment import CPU, Augment, Step, need_vectors
 from tilework.augment.color_adapt import Colours, TokenColour
 from tilework.augment.crop import RandomResizedCrop
-from tilework.augment.embed import look_up, model_table
+from tilework.augment.embed import deviation_of, look_up, model_table
 from tilework.augment.mixing import CutMix, CutMixOrMixup
 from tilework.augment.token_crop import crop_codes
 from tilework.core.artefact import artefact
@@ -79,7 +79,9 @@ class LikePixels(Augment):
         """With its network, for the codes of the data."""
         known = need_vectors(codebook, self)
         vectors = torch.from_numpy(known.vectors).to(device)
-        return AdaptCodes(self, self.mover(known, device), vectors, model_table(known, self.standardise, device))
+        table = model_table(known, self.standardise, device)
+        deviations = known.with_learnt(None).deviation(), known.deviation(self.standardise)
+        return AdaptCodes(self, self.mover(known, device), vectors, table, deviations)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +92,7 @@ class AdaptCodes(Step[Adapting]):
     move: Mover
     vectors: Tensor  # (K, C) of the tokenizer
     table: Tensor  # (K, C) as the model sees them
+    deviations: tuple[float, float]  # of both
 
     def sample(self, draws: Draws, batch: Batch) -> Adapting:
         """Positions, shares and colours of every sample."""
@@ -100,7 +103,8 @@ class AdaptCodes(Step[Adapting]):
         coarse = config.cutmix.own(rest, (h, w)).repeat_interleave(2, 1).repeat_interleave(2, 2)
         box = RandomResizedCrop(area=config.area).sample(rest, batch)
         dim, grid = self.vectors.shape[1], (batch.x.shape[-2], batch.x.shape[-1])
-        colours = (config.colour.draw(first, (dim, *grid)), config.colour.draw(rest, (dim, h, w)))
+        inner, outer = (deviation_of(batch.x, table) for table in self.deviations)  # each beside its own vectors
+        colours = (config.colour.draw(first, (dim, *grid), inner), config.colour.draw(rest, (dim, h, w), outer))
         return Adapting(config.geometry.sample(first, batch), box, torch.cat([own, coarse]), colours)
 
     @torch.no_grad()
@@ -110,16 +114,16 @@ class AdaptCodes(Step[Adapting]):
         number = torch.arange(len(batch.x), device=batch.x.device)
         mix = Mix(torch.cat([number[:count].roll(1), number[count:].roll(1)]), p.own)
         inner, outer = (Mix(number[: len(own)].roll(1), own) for own in (p.own[:count], p.own[count:]))
-        # noise is as strong beside the vectors that the network takes as beside those that the model sees
-        scale = self.vectors.std().clamp(min=1e-6) / self.table.std().clamp(min=1e-6)
-        z = look_up(batch.x[:count], self.vectors / scale)
-        adapted = self.move(colour.change(z, p.colours[0]) * scale, p.affine, size, inner)
+        z = look_up(batch.x[:count], self.vectors)
+        adapted = self.move(colour.change(z, p.colours[0]), p.affine, size, inner)
         adapted = adapted if adapted.is_floating_point() else look_up(adapted, self.table)
         plain = outer.apply(colour.change(crop_codes(batch.x[count:], self.table, p.box, size), p.colours[1]))
         affine = torch.cat([p.affine, p.box])
         columns = {name: column.warp(affine, size).mix(mix) for name, column in batch.columns.items()}
         target = batch.target.mix(mix.partner, mix.own.mean((1, 2)))
-        return batch.changed(x=torch.cat([adapted, plain]), target=target, columns=columns, mix=mix)
+        deviation = deviation_of(batch.x, self.deviations[1])
+        x = torch.cat([adapted, plain])
+        return batch.changed(x=x, target=target, columns=columns, mix=mix, deviation=deviation)
 
 
 @Augment.choices.add("token_adapt")

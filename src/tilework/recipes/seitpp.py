@@ -39,8 +39,9 @@ from tilework.runs.run import Run
 from tilework.tokenizers import DecodeEncode
 from tilework.train import FitConfig, OptimConfig, ScheduleConfig
 
-NOISE, COLOURS = TokenColour(0.5, 0.0), TokenColour(0.5, 0.25)  # SeiT's step; SeiT++'s, from scratch
-TUNED_COLOURS = TokenColour(0.75, 0.25)  # in fine-tuning
+# SeiT's step; SeiT++'s from scratch and in fine-tuning. The published code draws 0.5 / 0.25 and 0.75 / 0.25 for a batch
+# and then changes half of its samples
+NOISE, COLOURS, TUNED_COLOURS = TokenColour(0.5, 0.0), TokenColour(0.25, 0.125), TokenColour(0.375, 0.125)
 
 
 def classify_run(
