@@ -370,6 +370,23 @@ def test_empty_halves(saved: Path, share: float, count: int) -> None:
     assert torch.equal(half.target.weight[:6], whole.target.weight)
 
 
+@pytest.mark.parametrize("table", [None, TABLE])
+def test_codes_instead_of_vectors_are_the_nearest_of_the_tokenizers(saved: Path, table: Tensor | None) -> None:
+    """The first part by its vectors, the rest by the least distance; a learnt table changes neither."""
+    settings = {"size": (6, 7), "colour": TokenColour(0.3, 0.3)}
+    batch = make_batch(12)
+    vectors = run(bound(saved, **settings), batch)
+    codes = run(bound(saved, table=table, standardise=table is not None, requantise=True, **settings), batch)
+    assert codes.x.shape == (12, 6, 7)
+    assert codes.x.dtype == batch.x.dtype
+    assert torch.equal(codes.x[:6], codes_of(vectors.x[:6], CODEBOOK).to(batch.x.dtype))
+    distance = torch.cdist(vectors.x[6:].permute(0, 2, 3, 1).flatten(0, 2), CODEBOOK)
+    chosen = distance.gather(1, codes.x[6:].long().flatten()[:, None])[:, 0]
+    torch.testing.assert_close(chosen, distance.amin(1), atol=1e-3, rtol=1e-3)
+    assert torch.equal(codes.target.ids, vectors.target.ids)
+    assert torch.equal(codes.target.weight, vectors.target.weight)
+
+
 @pytest.mark.parametrize("scale", [0.05, 1.0, 40.0])
 @pytest.mark.parametrize("table", [None, TABLE])
 @pytest.mark.parametrize("standardise", [False, True])

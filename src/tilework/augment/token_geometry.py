@@ -119,7 +119,7 @@ class MoveCodes(Step[Moving]):
         count, size = len(p.affine), self.config.size
         z = look_up(batch.x[:count], self.move.vectors)
         moved = self.move(z, p.affine, size)
-        rest = nearest_codes(crop_codes(batch.x[count:], self.move.vectors, p.box, size), self.move.vectors)
+        rest = nearest_codes(crop_codes(batch.x[count:].int(), self.move.vectors, p.box, size), self.move.vectors)
         affine = torch.cat([p.affine, p.box])
         columns = {name: column.warp(affine, size) for name, column in batch.columns.items()}
         return batch.changed(x=torch.cat([moved, rest]).to(batch.x.dtype), columns=columns)

@@ -21,7 +21,7 @@ from tilework.train.checkpoint import latest_checkpoint, objective_tensors
 
 def scored(run: Run, samples: int) -> Run:
     """The same run, its training unchanged, with a score for each sample."""
-    if not isinstance(run.objective, ClassifyConfig):
+    if not isinstance(run.objective, ClassifyConfig) or run.objective.preprocess():
         raise ConfigError("scores come from classification", "choose a recipe that classifies")
     return replace(run, objective=ClassifyScoredConfig(run.objective.smoothing, samples))
 

@@ -44,7 +44,7 @@ class ClassifyCodesConfig(ClassifyConfig):
     def build(self, model: nn.Module, codebook: Codebook | None = None) -> ClassifyCodes:
         """The objective around a classifier of code maps."""
         if codebook is None or not codebook.code_dim:
-            raise ConfigError("a trained table needs code vectors to start with", "train on a token store that has them")
+            raise ConfigError("a trained table starts with code vectors", "train on a token store that has them")
         table = CodeTable(torch.from_numpy(codebook.table(self.standardise)), dropout=self.dropout)
         return ClassifyCodes(model, table, self.smoothing)
 

@@ -30,8 +30,9 @@ from tilework.objectives.task import Task
 from tilework.tokenizers import Tokenizer
 from tilework.tokenizers.tokenizer import decoder_of
 
-
-SMALL = 0.02  # deviation of a learnt table at the start: answers begin near chance, and the norm undoes it for the input
+SMALL = (
+    0.02  # deviation of a learnt table at the start: answers begin near chance, and the norm undoes it for the input
+)
 
 
 @ObjectiveConfig.choices.add("masked")
