@@ -109,7 +109,7 @@ def test_every_weight_is_trained_and_nothing_else_is_there(fill: str) -> None:
 
 
 def test_size_of_the_paper() -> None:
-    """Counted by hand: linear to 512, four blocks of 16 heads, 14x14 learnt positions, four codes of 32 numbers and their norm."""
+    """Counted by hand: linear to 512, four blocks of 16 heads, 14x14 positions, four codes of 32, their norm."""
     with torch.device("meta"):
         one = TokenDecoder(768, 196, 4, 32, 512, 4, 16, "mask")
     block = 4 * 512 + (512 + 1) * 3 * 512 + (512 + 1) * 512 + (512 + 1) * 2048 + (2048 + 1) * 512

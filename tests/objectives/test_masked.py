@@ -264,7 +264,7 @@ def test_ratio_is_a_normal_distribution_cut_by_rejection(settings: dict[str, Any
 
 
 def test_default_ratio_is_the_papers() -> None:
-    """Truncated normal on [0.4, 1] with mean 0.45, as published, and deviation 0.25: its mean by numerical integration."""
+    """Truncated normal on [0.4, 1] with the published mean 0.45, deviation 0.25: its mean by numerical integration."""
     x = np.linspace(0.4, 1, 100_001)
     density = np.exp(-(((x - 0.45) / 0.25) ** 2) / 2)
     ratios = [sample_ratio(MaskedConfig(), Draws(0, 0, torch.arange(1), step)) for step in range(3000)]

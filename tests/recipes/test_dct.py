@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,4 +102,10 @@ def test_what_needs_one_code_at_a_place_is_refused(root: Path, tmp_path: Path) -
         with pytest.raises(ConfigError, match="takes one code at a position, and these data have several"):
             train(recipes[name].run, root / "train.tok", None, tmp_path / name, quiet=True)
     with pytest.raises(ConfigError, match="finds no nearest code for positions that have several"):
-        train(recipes["seitpp_tuned_cpu"].run, root / "train.tok", None, tmp_path / "tuned", quiet=True)
+        train(
+            replace(recipes["seitpp_tuned_cpu"].run, codes=None),
+            root / "train.tok",
+            None,
+            tmp_path / "tuned",
+            quiet=True,
+        )

@@ -30,9 +30,7 @@ from tilework.objectives.task import Task
 from tilework.tokenizers import Tokenizer
 from tilework.tokenizers.tokenizer import decoder_of
 
-SMALL = (
-    0.02  # deviation of a learnt table at the start: answers begin near chance, and the norm undoes it for the input
-)
+SMALL = 0.02  # deviation of a learnt table at first: answers begin near chance; for the input, the norm undoes it
 
 
 @ObjectiveConfig.choices.add("masked")

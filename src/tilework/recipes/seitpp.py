@@ -209,7 +209,8 @@ to_seitpp = seitpp(
     {"top1": 77.8, "storage_gb": 1.4})
 moved = seitpp(
     "fine_grained_seitpp", "SeiT++ moved to other classes", "ViT-B",
-    codes_run(tuned_vit("vit_b"), replace(DEIT, repeats=1), TUNED_COLOURS, TokenAdapt()), "table 3", {"top1_flowers": 95.2, "top1_cars": 86.9}, start=True,
+    codes_run(tuned_vit("vit_b"), replace(DEIT, repeats=1), TUNED_COLOURS, TokenAdapt()), "table 3",
+    {"top1_flowers": 95.2, "top1_cars": 86.9}, start=True,
     note="starts from a run of seitpp_tuned_vit_b, with the TokenAdapt of ImageNet and DeiT's schedule")
 
 # small forms
