@@ -102,7 +102,7 @@ def test_logits(count: int) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="another form: set hidden=dropped, fill=class"):
         load_published(objective(fill="mask"), published())
-    with pytest.raises(ConfigError, match="'head.weight' is no part"):
+    with pytest.raises(ConfigError, match=r"'head\.weight' is no part"):
         load_published(objective(), {**published(), "head.weight": torch.zeros(1)})
     with pytest.raises(ConfigError, match="do not fit"):
         load_published(objective(), {k: v for k, v in published().items() if not k.startswith("norm.")})
