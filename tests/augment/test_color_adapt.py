@@ -16,7 +16,7 @@ from tilework.core.rng import Draws
 
 def make_batch(count: int = 6) -> Batch:
     x = torch.randn(count, 4, 5, 7, generator=torch.Generator().manual_seed(0)) * 3 + 1
-    return Batch(x, Target.hard(torch.zeros(count, dtype=torch.int64)), torch.arange(count))
+    return Batch(x, Target.hard(torch.zeros(count, dtype=torch.int64)), torch.arange(count), deviation=0.5)
 
 
 def test_equation_by_channel() -> None:
@@ -58,7 +58,7 @@ def test_what_is_drawn_depends_on_the_shape_alone() -> None:
     torch.manual_seed(0)
     p = TokenColour().sample(draws, batch)
     torch.manual_seed(0)
-    again = TokenColour().draw(draws, (4, 5, 7))
+    again = TokenColour().draw(draws, (4, 5, 7), 0.5)
     assert p.noise.values.shape == (len(p.noise.rows), 4, 5, 7)
     assert 0 < len(p.noise.rows) < 40
     assert torch.equal(p.noise.rows, again.noise.rows)
@@ -111,4 +111,5 @@ def test_nothing_to_colour_is_no_reason_to_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         one = TokenColour(0.3, 0.3)
-        assert one.change(torch.empty(0, 5, 8, 8), one.draw(Draws(0, 0, torch.arange(0)), (5, 8, 8))).shape[0] == 0
+        drawn = one.draw(Draws(0, 0, torch.arange(0)), (5, 8, 8), 1.0)
+        assert one.change(torch.empty(0, 5, 8, 8), drawn).shape[0] == 0

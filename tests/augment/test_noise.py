@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
-from tilework.augment import EmbeddingNoise, apply_all
+from tilework.augment import Augment, Embed, EmbeddingNoise, TokenColour, TokenCrop, apply_all, build_all
 from tilework.augment.noise import Noise, add_noise, sample_noise
 from tilework.core.batch import Batch, Target
+from tilework.core.codebook import Codebook
+from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
 
 def noise(augment: EmbeddingNoise, count: int = 600) -> torch.Tensor:
-    batch = Batch(
-        torch.zeros(count, 8, 10, 10), Target.hard(torch.zeros(count, dtype=torch.int64)), torch.arange(count)
-    )
+    target = Target.hard(torch.zeros(count, dtype=torch.int64))
+    batch = Batch(torch.zeros(count, 8, 10, 10), target, torch.arange(count), deviation=1.0)
     torch.manual_seed(0)
     return apply_all([augment], batch, Draws(0, 0, batch.index)).x
 
@@ -74,3 +78,51 @@ def test_noise_is_added_however_the_map_lies_in_memory(layout: torch.memory_form
     out = add_noise(x, p)
     assert torch.equal(out, torch.stack([x[0], x[1], x[2] + p.values[0]]))
     assert torch.equal(x, before), "not in place"
+
+
+RAW = np.random.default_rng(0).normal(0.4, 1.1, (300, 16)) * np.linspace(0.5, 2, 16) + np.linspace(-1, 2, 16)
+UNIT = RAW / np.linalg.norm(RAW, axis=1, keepdims=True)
+BOOKS = {
+    "raw": Codebook.of(RAW),
+    "unit length": Codebook.of(UNIT),
+    "large": Codebook.of(RAW * 50),
+    "learnt": Codebook.of(UNIT, RAW[::-1] * 3),
+}
+
+
+def strength(steps: list[Augment], book: Codebook) -> float:
+    """Variance of what the last step adds beside that of the codes as they reach it, channel by channel."""
+    rng = np.random.default_rng(1)
+    ids = torch.from_numpy(rng.integers(0, len(book), (1500, 6, 6), dtype=np.int32))
+    batch = Batch(ids, Target.hard(torch.zeros(1500, dtype=torch.int64)), torch.arange(1500))
+    *before, last = build_all(steps, book)
+    torch.manual_seed(0)
+    clean = apply_all(before, batch, Draws(0, 0, batch.index))
+    added = apply_all([last], clean, Draws(0, 0, batch.index)).x - clean.x
+    seen = build_all([Embed(getattr(steps[0], "standardise", False))], book)
+    codes = apply_all(seen, batch, Draws(0, 0, batch.index)).x
+    return float(added.var((0, 2, 3)).mean() / codes.var((0, 2, 3)).mean())
+
+
+@pytest.mark.parametrize("book", BOOKS)
+@pytest.mark.parametrize("standardise", [False, True])
+@pytest.mark.parametrize("noise", [EmbeddingNoise(1.0), TokenColour(1.0, 0.0)])
+@pytest.mark.parametrize("first", [Embed, TokenCrop])
+def test_noise_has_twice_the_variance_of_the_codes(book: str, standardise: bool, noise: Any, first: Any) -> None:
+    assert strength([first(standardise=standardise), noise], BOOKS[book]) == pytest.approx(2.0, abs=0.1)
+
+
+def test_noise_of_several_codes_at_a_position_has_their_units() -> None:
+    """Whatever rare numbers their table lists."""
+    ids = torch.randint(0, 300, (400, 16, 6, 6), dtype=torch.int32)
+    batch = Batch(ids, Target.hard(torch.zeros(400, dtype=torch.int64)), torch.arange(400))
+    embed, noise = build_all([Embed(), EmbeddingNoise(1.0)], BOOKS["large"])
+    clean = apply_all([embed], batch, Draws(0, 0, batch.index))
+    assert (apply_all([noise], clean, Draws(0, 0, batch.index)).x - clean.x).var() == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.parametrize("noise", [EmbeddingNoise(), TokenColour()])
+def test_noise_of_no_known_strength_is_refused(noise: Any) -> None:
+    batch = Batch(torch.zeros(4, 2, 3, 3), Target.hard(torch.zeros(4, dtype=torch.int64)), torch.arange(4))
+    with pytest.raises(ConfigError, match="put 'embed' before it"):
+        apply_all([noise], batch, Draws(0, 0, batch.index))

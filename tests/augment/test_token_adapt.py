@@ -368,3 +368,37 @@ def test_empty_halves(saved: Path, share: float, count: int) -> None:
     whole = apply_all([bound(saved, share=1.0)], twice.rows(slice(6)), Draws(0, 0, twice.index[:6]))
     assert torch.equal(half.x[:6], whole.x)
     assert torch.equal(half.target.weight[:6], whole.target.weight)
+
+
+@pytest.mark.parametrize("table", [None, TABLE])
+def test_codes_instead_of_vectors_are_the_nearest_of_the_tokenizers(saved: Path, table: Tensor | None) -> None:
+    """The first part by its vectors, the rest by the least distance; a learnt table changes neither."""
+    settings = {"size": (6, 7), "colour": TokenColour(0.3, 0.3)}
+    batch = make_batch(12)
+    vectors = run(bound(saved, **settings), batch)
+    codes = run(bound(saved, table=table, standardise=table is not None, requantise=True, **settings), batch)
+    assert codes.x.shape == (12, 6, 7)
+    assert codes.x.dtype == batch.x.dtype
+    assert torch.equal(codes.x[:6], codes_of(vectors.x[:6], CODEBOOK).to(batch.x.dtype))
+    distance = torch.cdist(vectors.x[6:].permute(0, 2, 3, 1).flatten(0, 2), CODEBOOK)
+    chosen = distance.gather(1, codes.x[6:].long().flatten()[:, None])[:, 0]
+    torch.testing.assert_close(chosen, distance.amin(1), atol=1e-3, rtol=1e-3)
+    assert torch.equal(codes.target.ids, vectors.target.ids)
+    assert torch.equal(codes.target.weight, vectors.target.weight)
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0, 40.0])
+@pytest.mark.parametrize("table", [None, TABLE])
+@pytest.mark.parametrize("standardise", [False, True])
+def test_noise_of_both_parts_has_twice_the_variance_of_the_vectors_beside_it(
+    monkeypatch: pytest.MonkeyPatch, scale: float, table: Tensor | None, standardise: bool
+) -> None:
+    """Of the tokenizer's vectors for what goes through the network, of the model's for the rest."""
+    monkeypatch.setattr(TokenAdapt, "mover", lambda *_: lambda z, *_: z[:, 0].long())
+    book = Codebook.of(CODEBOOK * scale, table)
+    augment = TokenAdapt(size=(8, 8), colour=NOISY, standardise=standardise).build(book)
+    batch = make_batch(800)
+    torch.manual_seed(0)
+    p = augment.sample(Draws(0, 0, batch.index), batch)
+    for colours, vectors in zip(p.colours, (book.vectors, book.table(standardise)), strict=True):
+        assert colours.noise.values.var() / vectors.var(0).mean() == pytest.approx(2.0, abs=0.1)

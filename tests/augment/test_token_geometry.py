@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.augment import CodeCut, TokenGeometry, apply_all
+from tilework.augment import CodeCut, TokenCrop, TokenGeometry, apply_all
 from tilework.augment.adapter import save_adapter
 from tilework.augment.affine import Geometry, warp
 from tilework.core.batch import Batch, Column, Mix, Target
@@ -170,15 +170,20 @@ def test_whole_share_flips_the_grid_and_its_columns(saved: Path) -> None:
     assert torch.allclose(copy(out), out.x.float(), atol=1e-3)
 
 
-def test_no_share_is_a_cut(saved: Path) -> None:
+def test_no_share_is_a_resized_crop_to_the_nearest_codes(saved: Path) -> None:
     batch = make_batch(9)
-    out, cut = (apply_all([one], batch, draws(batch)) for one in (bound(saved, share=0.0), CodeCut((6, 7))))
-    assert torch.equal(out.x, cut.x)
-    assert torch.equal(copy(out), copy(cut))
+    step = TokenCrop((6, 7), area=(0.2, 1.0)).build(Codebook.of(CODEBOOK))
+    out, crop = (apply_all([one], batch, draws(batch)) for one in (bound(saved, share=0.0), step))
+    for i in range(9):
+        for row in range(6):
+            for column in range(7):
+                distance = (CODEBOOK - crop.x[i, :, row, column]).square().sum(1)
+                assert distance[out.x[i, row, column]] == pytest.approx(distance.min().item(), abs=1e-4)
+    assert torch.equal(copy(out), copy(crop))
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.5, 5), (0.3, 3), (0.9, 9), (0.04, 0), (0.96, 10)])
-def test_a_share_goes_through_the_network_and_the_rest_is_cut(saved: Path, share: float, count: int) -> None:
+def test_a_share_goes_through_the_network_and_the_rest_is_cropped(saved: Path, share: float, count: int) -> None:
     """Each part is what it would be alone, and so are its columns."""
     batch = make_batch(10)
     out = apply_all([bound(saved, share=share)], batch, draws(batch))
@@ -227,13 +232,6 @@ def test_a_learnt_table_changes_nothing(saved: Path) -> None:
 def test_impossible_shares_are_refused(share: float) -> None:
     with pytest.raises(ConfigError, match="share"):
         decode(TokenGeometry, {**encode(TokenGeometry()), "share": share})
-
-
-@pytest.mark.parametrize("size", [(9, 4), (4, 9)])
-def test_a_rest_that_is_too_small_to_cut_is_refused(saved: Path, size: tuple[int, int]) -> None:
-    batch = make_batch()
-    with pytest.raises(ConfigError, match=f"a crop of {size[0]}x{size[1]} does not fit a grid of 8x8"):
-        apply_all([bound(saved, size=size)], batch, draws(batch))
 
 
 def test_it_needs_a_network_and_its_codes(saved: Path, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ class Case:
 CASES = {
     "classify": Case("seit_patch_cpu", (*VIT,), "store"),
     "classify_scored": Case("token_class_cpu", (*VIT, "objective={name: classify_scored, samples: 24}"), "store"),
+    "classify_codes": Case("mtm_tuned_cpu", (*VIT,), "store"),
     "masked": Case("mtm_cpu", (*VIT, "objective.width=32", "objective.depth=1", "objective.heads=2"), "store"),
     "adapt": Case(
         "token_adapt_cpu", ("model.width=32", "model.heads=2", "model.code_dim=8", "objective.tokenizer=TOKENIZER")

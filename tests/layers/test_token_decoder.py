@@ -55,7 +55,10 @@ def slow(one: TokenDecoder, feature: Tensor, tokens: Tensor, order: Tensor) -> T
         x = torch.stack([first, *rows])[None] + one.pos_embed
         for block in one.blocks:
             x, _ = block(x)
-        samples.append(torch.stack([one.outlet(one.norm(row)).view(CODES, DIM) for row in x[0, 1:]]))
+        said = torch.stack([one.outlet(one.norm(row)).view(CODES, DIM) for row in x[0, 1:]])
+        curved = said * (1 + torch.erf(said / 2**0.5)) / 2  # GELU
+        centred = curved - curved.mean(-1, keepdim=True)
+        samples.append(centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt())
     return torch.stack(samples)
 
 
@@ -100,15 +103,17 @@ def test_every_weight_is_trained_and_nothing_else_is_there(fill: str) -> None:
     one(noise(2, WIDTH), noise(2, 3, WIDTH), location(shuffled(2))).square().sum().backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in one.parameters())
     kinds = {name.split(".")[0] for name in one.state_dict()}
-    assert kinds == {"inlet", "pos_embed", "blocks", "norm", "outlet"} | ({"mask"} if fill == "mask" else set())
+    assert kinds == {"inlet", "pos_embed", "blocks", "norm", "outlet", "code_norm"} | (
+        {"mask"} if fill == "mask" else set()
+    )
 
 
 def test_size_of_the_paper() -> None:
-    """Counted by hand: linear to 512, four blocks of 16 heads, 14x14 learnt positions, four codes of 32 numbers."""
+    """Counted by hand: linear to 512, four blocks of 16 heads, 14x14 positions, four codes of 32, their norm."""
     with torch.device("meta"):
         one = TokenDecoder(768, 196, 4, 32, 512, 4, 16, "mask")
     block = 4 * 512 + (512 + 1) * 3 * 512 + (512 + 1) * 512 + (512 + 1) * 2048 + (2048 + 1) * 512
-    wanted = (768 + 1) * 512 + 512 + 197 * 512 + 4 * block + 2 * 512 + (512 + 1) * 4 * 32
+    wanted = (768 + 1) * 512 + 512 + 197 * 512 + 4 * block + 2 * 512 + (512 + 1) * 4 * 32 + 2 * 32
     assert sum(parameter.numel() for parameter in one.parameters()) == wanted
     assert {block.attn.heads for block in one.blocks} == {16}  # type: ignore[union-attr]
 

@@ -46,7 +46,7 @@ def encoder(stem: StemConfig | None = None, grid: tuple[int, int] = GRID, **sett
 
 def objective(codebook: Tensor | None = None, model: nn.Module | None = None, **settings: Any) -> Masked:
     """A small one whose vectors, biases and masks are all far from zero."""
-    config = MaskedConfig(**{"width": 16, "depth": 1, "heads": 2, **settings})
+    config = MaskedConfig(**{"width": 16, "depth": 1, "heads": 2, "dropout": 0.0, **settings})
     torch.manual_seed(1)
     one = config.build(model or encoder(), Codebook.of(noise(CODES, DIM) if codebook is None else codebook))
     with torch.no_grad():
@@ -101,7 +101,7 @@ def visible_of(one: Masked, batch: Batch, step: int) -> Tensor:
     seen: list[Any] = []
     with watched(one.model, seen):
         one(batch, at(batch, step))
-    return seen[0][1]["keep"]
+    return seen[0][1]["visible"]
 
 
 # what is predicted
@@ -162,7 +162,7 @@ def test_hidden_codes_are_seen_nowhere(hidden: str, count: int) -> None:
 
 def slow_loss(ids: Tensor, vectors: Tensor, order: Tensor, count: int, one: Masked, smoothing: float) -> list[float]:
     """Every hidden code by itself. vectors: (B, N, 4, C) of the decoder."""
-    losses, columns, table = [], ids.shape[2] // 2, one.table.detach()
+    losses, columns, table = [], ids.shape[2] // 2, one.table.weight.detach()
     for sample in range(len(ids)):
         for patch in order[sample].tolist()[len(order[sample]) - count :]:
             for inner in range(4):
@@ -208,7 +208,7 @@ def test_the_places_of_predictions_are_those_of_the_codes() -> None:
     places = torch.linspace(0, 1, 32).view(*GRID, 1) * torch.tensor([4.0, -3.0, 0.0, 1.0, -1.0])
     wanted = (places + torch.tensor([0.0, 1.0, -1.0, 0.5, 0.0])).softmax(-1)  # (8, 4, K)
     torch.manual_seed(2)
-    config = MaskedConfig(ratio=(1.0, 1.0), smoothing=0.0, width=16, depth=1, heads=2)
+    config = MaskedConfig(ratio=(1.0, 1.0), smoothing=0.0, dropout=0.0, detach=False, width=16, depth=1, heads=2)
     one = config.build(encoder(), Codebook.of(noise(codes, DIM)))
     optimiser, order = torch.optim.Adam(one.parameters(), 1e-2, fused=True), torch.arange(PATCHES)[None]
     generator = torch.Generator().manual_seed(0)
@@ -223,7 +223,7 @@ def test_the_places_of_predictions_are_those_of_the_codes() -> None:
     with torch.no_grad():
         found = one.predict(one.model, torch.zeros(1, *GRID, dtype=torch.long), order, PATCHES).softmax(-1)
     found = found.view(4, 2, 2, 2, codes).permute(0, 2, 1, 3, 4).reshape(*GRID, codes)  # patches to rows
-    assert (found - wanted).abs().max() < 0.08
+    assert (found - wanted).abs().max() < 0.12  # vectors of three numbers with a norm lie on a circle
     assert (wanted[0, 0] - wanted[-1, -1]).abs().max() > 0.5, "places differ"
 
 
@@ -264,9 +264,9 @@ def test_ratio_is_a_normal_distribution_cut_by_rejection(settings: dict[str, Any
 
 
 def test_default_ratio_is_the_papers() -> None:
-    """Truncated normal on [0.4, 1] with mean 0.55 and deviation 0.25: its mean by numerical integration."""
+    """Truncated normal on [0.4, 1] with the published mean 0.45, deviation 0.25: its mean by numerical integration."""
     x = np.linspace(0.4, 1, 100_001)
-    density = np.exp(-(((x - 0.55) / 0.25) ** 2) / 2)
+    density = np.exp(-(((x - 0.45) / 0.25) ** 2) / 2)
     ratios = [sample_ratio(MaskedConfig(), Draws(0, 0, torch.arange(1), step)) for step in range(3000)]
     assert np.mean(ratios) == pytest.approx((x * density).sum() / density.sum(), abs=0.01)
 
@@ -350,32 +350,65 @@ def test_senseless_settings_are_refused(settings: dict[str, Any], words: str) ->
 def test_all_but_the_random_table_start_as_the_codebook() -> None:
     codebook = 3 * noise(400, DIM) + 1
     learnt, frozen, random = (objective(codebook, table=kind) for kind in ("learnt", "frozen", "random"))
-    for one in (learnt, frozen):
-        assert torch.equal(one.table, codebook)
-    assert (random.table - codebook).abs().mean() > 1
-    assert random.table.std().item() == pytest.approx(codebook.std().item(), rel=0.1), "of the same scale"
-    scaled = objective(codebook, standardise=True).table
+    assert torch.equal(frozen.table.weight, codebook)
+    assert torch.equal(frozen.table.vectors(), codebook)
+    scale = learnt.table.weight / codebook
+    torch.testing.assert_close(scale, scale[:1, :1].expand_as(scale))
+    assert not torch.allclose(random.table.weight, learnt.table.weight, atol=0.01)
+    for one in (learnt, random):
+        assert one.table.weight.std().item() == pytest.approx(0.02, rel=0.1), "as small as published"
+    scaled = objective(codebook, standardise=True).table.weight
     torch.testing.assert_close(scaled.mean(0), torch.zeros(DIM), atol=1e-5, rtol=0)
-    torch.testing.assert_close(scaled.std(0, correction=0), torch.ones(DIM))
+    torch.testing.assert_close(scaled.std(0), torch.full((DIM,), 0.02), atol=1e-4, rtol=0.01)
+
+
+def test_codes_are_normalised_and_the_answers_leave_the_table_alone() -> None:
+    """The loss by hand: norms of table rows go in, the table itself is compared with what comes out."""
+    one, ids, order, seen = objective(), random_ids(), random_order(), []
+    with watched(one.model, seen), watched(one.decoder, seen):
+        logits = one.predict(one.model, ids, order, 3)
+    (args, _, _), (_, _, vectors) = seen
+    rows = one.table.weight.detach()
+    normal = (rows - rows.mean(1, keepdim=True)) / (rows.var(1, correction=0, keepdim=True) + 1e-6).sqrt()
+    torch.testing.assert_close(args[0], normal[ids].permute(0, 3, 1, 2))
+    torch.testing.assert_close(logits, vectors @ rows.T + one.bias)
+    (slope,) = torch.autograd.grad(F.linear(vectors.detach(), one.table.weight).sum(), one.table.weight)
+    assert slope.any()
+    kept = objective(detach=False)
+    for who, learns in ((one, False), (kept, True)):
+        seen.clear()
+        with watched(who.decoder, seen):
+            said = who.predict(who.model, ids, order, PATCHES)  # nothing is seen
+        (found,) = torch.autograd.grad(said.square().sum(), who.table.weight, allow_unused=True)
+        assert bool(found is not None and found.any()) == learns
+
+
+def test_dropout_is_for_training_alone() -> None:
+    one, ids, order = objective(dropout=0.5), random_ids(), random_order()
+    first, second = (one.predict(one.model, ids, order, 4) for _ in range(2))
+    assert not torch.allclose(first, second)
+    one.eval()
+    first, second = (one.predict(one.model, ids, order, 4) for _ in range(2))
+    assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("kind", ["learnt", "frozen", "random"])
 def test_the_table_is_trained_unless_frozen(kind: str) -> None:
     codebook = noise(CODES, DIM)
     one, batch = objective(codebook, table=kind), make_batch(random_ids(4))
-    start = one.table.detach().clone()
+    start = one.table.weight.detach().clone()
     optimiser = torch.optim.SGD([p for p in one.parameters() if p.requires_grad], 0.1)
     one(batch, at(batch, 0))["loss"].backward()
     assert all(p.grad is not None for p in one.parameters() if p.requires_grad), "each has a part in it"
     optimiser.step()
-    assert torch.equal(one.table, start) == (kind == "frozen")
+    assert torch.equal(one.table.weight, start) == (kind == "frozen")
     assert torch.equal(codebook, noise(CODES, DIM)), "what it was given is left alone"
     table = one.learnt_table()
     if kind == "frozen":
         assert table is None
     else:
         assert table is not None
-        assert torch.equal(table, one.table)
+        assert torch.equal(table, one.table.vectors())
         assert not table.requires_grad
 
 
@@ -387,7 +420,7 @@ def test_input_and_answer_share_their_table() -> None:
         changed = one.predict(one.model, ids, order, 4) - before
     torch.testing.assert_close(changed, 2.0 * F.one_hot(torch.tensor(3), CODES).expand_as(changed))
     own = {name for name, _ in one.named_parameters() if not name.startswith(("model.", "decoder."))}
-    assert own == {"table", "bias"}
+    assert own == {"table.weight", "bias"}
 
 
 def test_hidden_patches_may_be_filled_with_the_class_feature() -> None:
@@ -408,7 +441,7 @@ def test_hidden_patches_may_be_filled_with_the_class_feature() -> None:
 
 
 def one_map(one: Masked, ids: Tensor) -> Tensor:
-    return one.table[ids].permute(0, 3, 1, 2)
+    return one.table.vectors()[ids].permute(0, 3, 1, 2)
 
 
 # evaluation
@@ -503,7 +536,7 @@ def test_pictures_are_of_visible_predicted_and_original_codes(tmp_path: Path) ->
     batch, seen = make_batch(random_ids(3)), []
     with watched(one.model, seen), torch.inference_mode():
         rows = one.pictures(one.model, batch)
-        visible = seen[0][1]["keep"]
+        visible = seen[0][1]["visible"]
     assert list(rows) == ["visible", "predicted", "original"]
     torch.testing.assert_close(rows["original"], tokenizer.decode(used[batch.x]))
     hidden = torch.ones(3, *GRID)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,14 @@ def test_token_adapt_learns_by_regression_and_moves_coefficients(root: Path, tmp
 
 
 def test_what_needs_one_code_at_a_place_is_refused(root: Path, tmp_path: Path) -> None:
-    for name in ("seit_cpu", "mtm_cpu"):
-        with pytest.raises(ConfigError, match="but gets stacks"):
+    for name in ("seit_cpu", "mtm_cpu", "mtm_adapt_cpu", "mtm_tuned_cpu"):
+        with pytest.raises(ConfigError, match="takes one code at a position, and these data have several"):
             train(recipes[name].run, root / "train.tok", None, tmp_path / name, quiet=True)
+    with pytest.raises(ConfigError, match="finds no nearest code for positions that have several"):
+        train(
+            replace(recipes["seitpp_tuned_cpu"].run, codes=None),
+            root / "train.tok",
+            None,
+            tmp_path / "tuned",
+            quiet=True,
+        )

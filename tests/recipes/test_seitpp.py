@@ -6,18 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tilework.augment import (
     Augment,
     CentreCrop,
-    CodeCut,
     CutMix,
     CutMixOrMixup,
     Embed,
     LikePixels,
     Mixup,
+    RandomResizedCrop,
+    Requantise,
     TokenAdapt,
     TokenColour,
     TokenCrop,
@@ -25,10 +27,11 @@ from tilework.augment import (
     TokenGeometry,
 )
 from tilework.augment.affine import Geometry
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, InputError
 from tilework.layers.stems import TokenF16StemConfig, TokenPatchStemConfig, TokenStemConfig
 from tilework.models import Model, VitConfig
-from tilework.objectives import ClassifyConfig, MaskedConfig
+from tilework.objectives import ClassifyCodes, ClassifyCodesConfig, MaskedConfig
 from tilework.recipes import recipes
 from tilework.runs import Artefacts, Run, equip
 from tilework.runs.build import build_objective
@@ -72,24 +75,26 @@ def test_pre_training(name: str) -> None:
     assert (fit.optim.layer_decay, fit.optim.clip) == (1.0, 0.0)
     assert (fit.schedule.name, fit.schedule.warmup_epochs, fit.schedule.warmup_steps) == ("cosine", 40, 0)
     assert isinstance(objective, MaskedConfig)
-    assert (objective.ratio, objective.mean, objective.deviation) == ((0.4, 1.0), 0.55, 0.25)
+    assert (objective.ratio, objective.mean, objective.deviation) == ((0.4, 1.0), 0.45, 0.25)
     assert (objective.hidden, objective.fill, objective.table) == ("dropped", "mask", "learnt")
     assert (objective.width, objective.depth, objective.heads) == (512, 4, 16)
-    assert objective.smoothing == 0.1
+    assert (objective.smoothing, objective.dropout, objective.detach) == (0.0, 0.1, True)
     assert run.codes == (32, 32)
     assert run.evaluation == (CentreCrop((28, 28)),)
 
 
 @pytest.mark.parametrize("name", [*PRE_TRAINED, *FINE_TUNED])
-def test_encoders_see_patches_of_four_codes_at_fixed_places(name: str) -> None:
+def test_encoders_see_patches_of_four_codes(name: str) -> None:
     run = recipes[name].run
     model = run.model
     assert isinstance(model, VitConfig)
     assert model.stem == TokenPatchStemConfig(patch=2)
-    assert (model.width, model.depth, model.heads, model.positions) == (768, 12, 12, "sincos")
+    fixed = name in PRE_TRAINED
+    assert (model.width, model.depth, model.heads) == (768, 12, 12)
+    assert model.positions == ("sincos" if fixed else "sincos_learnt")
     assert network(run).grid == (14, 14)
-    # ViT-B of timm but for the stem, and for positions that are not learnt
-    counted = 86_567_656 - (16 * 16 * 3 * 768) + 2 * 2 * 32 * 768 - 197 * 768
+    # ViT-B of timm but for the stem, and for positions that pre-training does not learn
+    counted = 86_567_656 - (16 * 16 * 3 * 768) + 2 * 2 * 32 * 768 - 197 * 768 * fixed
     assert sum(p.numel() for p in network(run).parameters() if p.requires_grad) == counted
 
 
@@ -99,12 +104,13 @@ def test_fine_tuning(name: str) -> None:
     fit, model = run.fit, run.model
     assert (fit.epochs, fit.steps, fit.batch) == (100, 0, 1024)
     assert fit.optim.lr == pytest.approx(0.004)  # 1e-3 for 256 samples
-    assert (fit.optim.name, fit.optim.layer_decay, fit.optim.weight_decay) == ("adamw", 0.65, 0.05)
+    assert (fit.optim.name, fit.optim.layer_decay, fit.optim.weight_decay) == ("adamw", 0.65, 0.1)
     assert fit.schedule.name == "cosine"
+    assert fit.optim.lr * fit.schedule.factor(1.0, 0.05) == pytest.approx(1e-6)
     assert isinstance(model, VitConfig)
-    assert (model.drop_path, model.pool) == (0.1, "mean")
-    assert run.objective == ClassifyConfig(smoothing=0.1)
-    mixing = step(run, TokenAdapt).cutmix if name == "seitpp_tuned_vit_b" else step(run, CutMix)
+    assert (model.drop_path, model.pool, model.head_start) == (0.1, "mean", 2e-5)
+    assert run.objective == ClassifyCodesConfig(smoothing=0.1, dropout=0.1)
+    mixing = step(run, TokenAdapt).cutmix if name == "seitpp_tuned_vit_b" else step(run, Requantise).steps[-1]
     assert mixing == CutMix(1.0, alpha=1.0)
 
 
@@ -113,7 +119,8 @@ def test_layer_decay_reaches_the_optimiser(name: str) -> None:
     """0.65 for each layer below the head: stem 0.65^13, block i 0.65^(12 - i), head 1."""
     run = recipes[name].run
     model = network(run)
-    objective = build_objective(run, model)
+    objective = build_objective(run, model, Codebook.of(np.zeros((391, 32))))
+    assert isinstance(objective, ClassifyCodes)
     groups = build_optimiser(objective, run.fit.optim).param_groups
     scale = {id(parameter): group["scale"] for group in groups for parameter in group["params"]}
     found = {n: scale[id(p)] for n, p in model.named_parameters() if p.requires_grad}
@@ -123,18 +130,20 @@ def test_layer_decay_reaches_the_optimiser(name: str) -> None:
         elif name_.startswith(("head", "fc_norm")):
             assert value == 1
         else:
-            assert name_.startswith(("patch_embed", "cls_token"))
+            assert name_.startswith(("patch_embed", "cls_token", "pos_embed"))
             assert value == pytest.approx(0.65**13)
     assert len(set(found.values())) == 14
-    assert {group["weight_decay"] for group in groups} == {0.0, 0.05}
+    assert {group["weight_decay"] for group in groups} == {0.0, 0.1}
+    assert scale[id(objective.table.weight)] == 1, "the table learns as fast as the head, as published"
 
 
 def test_only_geometry_augments_pre_training() -> None:
-    assert recipes["mtm_vit_b"].run.augment == (CodeCut((28, 28)),)
+    assert recipes["mtm_vit_b"].run.augment == (Requantise((RandomResizedCrop((28, 28), area=(0.2, 1.0)),)),)
     assert recipes["mtm_adapt_vit_b"].run.augment == (
         TokenGeometry(
             share=0.5,
             size=(28, 28),
+            area=(0.2, 1.0),
             geometry=Geometry(area=(0.2, 1.0), flip=0.5, rotate=30.0, translate=0.2, shear=15.0),
         ),
     )
@@ -156,7 +165,9 @@ def test_half_of_each_batch_is_augmented_like_pixels(name: str) -> None:
     assert {key: getattr(one.geometry, key) for key in wanted} == wanted
     assert one.mixing == CutMixOrMixup(CutMix(1.0, alpha=1.0), Mixup(1.0, alpha=0.8), switch=0.5)
     assert (one.area, one.cutmix) == ((0.08, 1.0), CutMix(1.0, alpha=1.0)), "of the other half"
-    assert run.evaluation == (Embed(), CentreCrop((side, side)))
+    embeds_itself = isinstance(run.objective, ClassifyCodesConfig)
+    assert one.requantise == embeds_itself == (name in ("seitpp_tuned_vit_b", "fine_grained_seitpp"))
+    assert run.evaluation == (CentreCrop((side, side)),) if embeds_itself else (Embed(), CentreCrop((side, side)))
     assert run.codes == (side * 8 // 7, side * 8 // 7)
     assert isinstance(one, DecodeEncode if name.startswith("decode") else TokenAdapt)
 
@@ -164,12 +175,12 @@ def test_half_of_each_batch_is_augmented_like_pixels(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "noise", "adapt"),
     [
-        ("seitpp_vit_b", 0.5, 0.25),  # from scratch
-        ("seitpp_vit_s", 0.5, 0.25),
-        ("seitpp_vit_s_f16", 0.5, 0.25),
-        ("color_adapt_vit_s", 0.5, 0.25),
-        ("fine_grained_seitpp", 0.75, 0.25),
-        ("seitpp_tuned_vit_b", 0.75, 0.25),  # in fine-tuning
+        ("seitpp_vit_b", 0.25, 0.125),  # from scratch
+        ("seitpp_vit_s", 0.25, 0.125),
+        ("seitpp_vit_s_f16", 0.25, 0.125),
+        ("color_adapt_vit_s", 0.25, 0.125),
+        ("fine_grained_seitpp", 0.375, 0.125),
+        ("seitpp_tuned_vit_b", 0.375, 0.125),  # in fine-tuning
         ("mtm_tuned_vit_b", 0.5, 0.0),  # SeiT's
         ("token_adapt_vit_s", 0.5, 0.0),
         ("decode_encode_vit_s", 0.5, 0.0),
@@ -178,19 +189,36 @@ def test_half_of_each_batch_is_augmented_like_pixels(name: str) -> None:
 def test_colours(name: str, noise: float, adapt: float) -> None:
     run = recipes[name].run
     found = [one.colour for one in run.augment if isinstance(one, LikePixels)]
-    found += [one for one in run.augment if isinstance(one, TokenColour)]
+    inner = [one for outer in run.augment for one in (outer.steps if isinstance(outer, Requantise) else (outer,))]
+    found += [one for one in inner if isinstance(one, TokenColour)]
     assert found == [TokenColour(noise, adapt)]
 
 
-@pytest.mark.parametrize("name", [*ADAPTED, *FINE_TUNED, "color_adapt_vit_s"])
+@pytest.mark.parametrize("name", [*ADAPTED, "color_adapt_vit_s"])
 def test_token_eda_comes_first(name: str) -> None:
     assert recipes[name].run.augment[0] == TokenEda(synonym=0.25, swap=0.25)
-    assert "token_eda" not in names(recipes["fine_grained_seitpp"].run.augment)
 
 
-@pytest.mark.parametrize("name", ["color_adapt_vit_s", "mtm_tuned_vit_b"])
-def test_without_adapter_the_steps_are_seits_with_colours_before_mixing(name: str) -> None:
-    run = recipes[name].run
+@pytest.mark.parametrize("name", [*FINE_TUNED, "fine_grained_seitpp"])
+def test_fine_tuning_has_no_token_eda(name: str) -> None:
+    assert "token_eda" not in names(recipes[name].run.augment)
+
+
+def test_fine_tuning_without_adapter_crops_colours_and_mixes_vectors_and_takes_the_nearest_codes() -> None:
+    steps = RandomResizedCrop((28, 28), area=(0.08, 1.0)), TokenColour(0.5, 0.0), CutMix(1.0)
+    assert recipes["mtm_tuned_vit_b"].run.augment == (Requantise(steps),)
+
+
+def test_mages_values_are_a_second_recipe() -> None:
+    run, published = recipes["mtm_mage_vit_b"].run, recipes["mtm_vit_b"].run
+    objective: Any = run.objective
+    assert (objective.ratio, objective.mean, objective.smoothing) == ((0.5, 1.0), 0.55, 0.1)
+    assert (objective.hidden, objective.fill, objective.detach) == ("partly", "class", False)
+    assert replace(run, objective=published.objective) == published
+
+
+def test_without_adapter_the_steps_are_seits_with_colours_before_mixing() -> None:
+    run = recipes["color_adapt_vit_s"].run
     assert names(run.augment) == ["token_eda", "token_crop", "token_colour", "cutmix"]
     assert step(run, TokenCrop) == TokenCrop((28, 28), area=(0.08, 1.0), aspect=(3 / 4, 4 / 3))
 
@@ -366,7 +394,7 @@ def test_tools_of_a_chain_go_to_the_links_that_take_them() -> None:
     chain = equip(recipes["mtm_to_seitpp_cpu"].run, Artefacts(tokenizer=Path("t"), adapter=Path("a")))
     first, second = (link.run for link in chain.links)
     assert first.objective.tokenizer == "t"  # type: ignore[attr-defined]
-    assert [first.augment[0].adapter, second.augment[1].adapter] == ["a", "a"]  # type: ignore[attr-defined]
+    assert [first.augment[0].adapter, second.augment[0].adapter] == ["a", "a"]  # type: ignore[attr-defined]
     assert second.objective == recipes["mtm_to_seitpp_cpu"].run.links[1].run.objective
     with pytest.raises(ConfigError, match="this recipe does not use --adapter"):
         equip(recipes["mtm_to_seit_cpu"].run, Artefacts(adapter=Path("a")))

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import functional as F
 
 from small_data import CODE_DIM, CODES, write_images, write_store
 from tilework.augment import CentreCrop, CodeCut, Embed, Normalise, TokenCrop, apply_all
@@ -22,7 +23,7 @@ from tilework.core.files import sha256
 from tilework.core.rng import Draws
 from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
 from tilework.models import VitConfig
-from tilework.objectives import ClassifyConfig, MaskedConfig
+from tilework.objectives import ClassifyCodesConfig, ClassifyConfig, MaskedConfig
 from tilework.runs import (
     Chain,
     Link,
@@ -79,10 +80,11 @@ class Made:
 
     @property
     def table(self) -> Tensor:
-        """As the last checkpoint of the first run has it."""
+        """As the last checkpoint of the first run has it, normalised."""
         place = latest_checkpoint(self.pre / "checkpoints")
         assert place is not None
-        return load_file(place / "objective.safetensors")["table"]
+        weight = load_file(place / "objective.safetensors")["table.weight"]
+        return F.layer_norm(weight, weight.shape[1:], eps=1e-6)
 
     def ids(self) -> Tensor:
         return torch.from_numpy(Store(self.val).batch(np.arange(18))).long()
@@ -291,3 +293,28 @@ def test_a_chain_that_is_still_pre_training_is_no_classifier(made: Made, tmp_pat
     shutil.rmtree(out / "1-pretrain")
     with pytest.raises(InputError, match="has not begun"):
         evaluate_run(out, made.val)
+
+
+# vectors that fine-tuning trains further
+
+CODES_TUNED = replace(
+    TUNED, objective=ClassifyCodesConfig(), augment=(CodeCut((8, 8)),), evaluation=(CentreCrop((8, 8)),)
+)
+
+
+def test_fine_tuning_goes_on_with_the_table(made: Made, tmp_path: Path) -> None:
+    """It begins with what was learnt, ends with something else, and all that follows uses that."""
+    job = prepare(CODES_TUNED, made.store, None, tmp_path / "begin", CPU, "x", quiet=True, start=made.pre)
+    begun = job.objective.learnt_table()
+    assert begun is not None
+    torch.testing.assert_close(begun, made.table, atol=1e-2, rtol=1e-2)
+    result = train(CODES_TUNED, made.store, made.val, tmp_path / "run", "cpu", quiet=True, start=made.pre)
+    table = kept_table(tmp_path / "run")
+    assert table is not None
+    assert (table - made.table).abs().max() > 0.05
+    wanted = logits_by_hand(tmp_path / "run", table, made.ids())
+    np.testing.assert_allclose(evaluate_run(tmp_path / "run", made.val).probabilities, wanted.softmax(1), atol=1e-5)
+    right = (wanted.argmax(1) == torch.arange(18) % 3).float().mean().item()
+    assert result.metrics["top1"] == pytest.approx(right), "dropout is off, and the table is the trained one"
+    export_run(tmp_path / "run", tmp_path / "m")
+    torch.testing.assert_close(load_exported(tmp_path / "m").logits(made.ids()), wanted, atol=1e-5, rtol=1e-5)

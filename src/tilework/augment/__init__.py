@@ -14,6 +14,7 @@ from tilework.augment.normalise import Normalise
 from tilework.augment.patch_mixing import PatchCutMix
 from tilework.augment.rand_augment import RandAugment
 from tilework.augment.random_mix import RandomMix
+from tilework.augment.requantise import Requantise
 from tilework.augment.token_adapt import LikePixels, TokenAdapt
 from tilework.augment.token_crop import TokenCrop
 from tilework.augment.token_eda import TokenEda

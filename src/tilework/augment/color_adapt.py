@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tilework.augment.augment import Augment, Stateless
-from tilework.augment.noise import Noise, add_noise, sample_noise
+from tilework.augment.noise import Noise, add_noise, code_deviation, sample_noise
 from tilework.core.batch import Batch, Stage
 from tilework.core.rng import Draws
 
@@ -52,11 +52,11 @@ class TokenColour(Stateless[Colours]):
         if min(self.noise, self.adapt) < 0 or self.noise + self.adapt > 1:
             raise ValueError(f"noise {self.noise} and adapt {self.adapt} are no probabilities of exclusive choices")
 
-    def draw(self, draws: Draws, shape: tuple[int, int, int]) -> Colours:
-        """Which change each sample gets. shape: C, H, W."""
+    def draw(self, draws: Draws, shape: tuple[int, int, int], deviation: float) -> Colours:
+        """Which change each sample gets. shape: C, H, W; deviation: of the code vectors."""
         u = draws.uniform("token_colour")[:, 0]
         adapted = (u >= self.noise) & (u < self.noise + self.adapt)
-        return Colours(sample_noise(u < self.noise, shape), adapted)
+        return Colours(sample_noise(u < self.noise, shape, deviation), adapted)
 
     def change(self, x: Tensor, p: Colours) -> Tensor:
         """x: (B, C, H, W); the colours are those of the neighbours before any change."""
@@ -66,7 +66,7 @@ class TokenColour(Stateless[Colours]):
 
     def sample(self, draws: Draws, batch: Batch) -> Colours:
         """See `draw`."""
-        return self.draw(draws, (batch.x.shape[1], *batch.x.shape[2:]))
+        return self.draw(draws, (batch.x.shape[1], *batch.x.shape[2:]), code_deviation(batch))
 
     def apply(self, batch: Batch, p: Colours) -> Batch:
         """See `change`."""

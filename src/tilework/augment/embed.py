@@ -49,7 +49,8 @@ class Embed(Augment):
 
     def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> LookUp:
         """With the vectors of a codebook: the learnt ones where there are any."""
-        return LookUp(model_table(need_vectors(codebook, self), self.standardise, device))
+        known = need_vectors(codebook, self)
+        return LookUp(model_table(known, self.standardise, device), known.deviation(self.standardise))
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,15 +58,24 @@ class LookUp(Step[None]):
     """Codes to their vectors."""
 
     table: Tensor  # (K, C)
+    deviation: float  # of it
 
     def sample(self, draws: Draws, batch: Batch) -> None:
         """Nothing is drawn."""
 
     def apply(self, batch: Batch, p: None) -> Batch:
         """x: (B, H, W) or (B, C, H, W) codes to (B, C, H, W)."""
-        return batch.changed(x=look_up(batch.x, self.table))
+        return batch.changed(x=look_up(batch.x, self.table), deviation=deviation_of(batch.x, self.deviation))
 
 
 def model_table(codebook: Codebook, standardise: bool, device: torch.device) -> Tensor:
     """The vectors that a model sees, (K, C), on a device."""
     return torch.from_numpy(codebook.table(standardise)).to(device)
+
+
+def deviation_of(ids: Tensor, table: float) -> float:
+    """Deviation of the vectors of codes: the table's, (B, H, W), or 1 of several codes at a position, (B, C, H, W).
+
+    Those are numbers in units of their own deviation, and their table lists all that are possible, however rare.
+    """
+    return table if ids.ndim == 3 else 1.0

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tilework.augment.augment import Augment, Stateless
 from tilework.core.batch import Batch, Stage
+from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
 
@@ -25,7 +26,7 @@ class Noise:
 
 
 def sample_noise(chosen: Tensor, shape: tuple[int, int, int], scale: float = 1.0) -> Noise:
-    """n_c + n, n_c ~ N(0, 1) per channel, n ~ N(0, 1) per element. chosen: (B,) bool; shape: C, H, W.
+    """n_c + n, n_c ~ N(0, scale^2) per channel, n ~ N(0, scale^2) per element. chosen: (B,) bool; shape: C, H, W.
 
     On a CPU for the chosen samples alone, elsewhere for all: counting would wait for the device.
     """
@@ -37,6 +38,13 @@ def sample_noise(chosen: Tensor, shape: tuple[int, int, int], scale: float = 1.0
     if not counted or scale != 1:
         dense.mul_(chosen[rows, None, None, None] * scale)
     return Noise(rows, dense.permute(0, 3, 1, 2))
+
+
+def code_deviation(batch: Batch) -> float:
+    """The unit of noise: as strong beside small code vectors as beside large ones."""
+    if batch.deviation is None:
+        raise ConfigError("noise comes in deviations of code vectors, and these are none", "put 'embed' before it")
+    return batch.deviation
 
 
 def add_noise(x: Tensor, p: Noise) -> Tensor:
@@ -51,13 +59,14 @@ def add_noise(x: Tensor, p: Noise) -> Tensor:
 class EmbeddingNoise(Stateless[Noise]):
     """x + n_c + n with a probability.
 
-    Chosen once per sample; the published code chooses twice, for the batch and then for half of it.
+    Chosen once per sample; the published code chooses twice, for the batch and then for half of it. Both parts have the
+    deviation of the codes, as they do beside the published codebook, whose channels have a variance near 1.
     """
 
     stages: ClassVar[tuple[Stage, ...]] = ("map",)
     dense: ClassVar[bool] = True
     probability: float = 0.5
-    scale: float = 1.0  # deviation of both
+    scale: float = 1.0  # deviation of both, in deviations of the codes
 
     def needs_grid(self) -> bool:
         """Channels are disturbed wherever they are."""
@@ -66,7 +75,7 @@ class EmbeddingNoise(Stateless[Noise]):
     def sample(self, draws: Draws, batch: Batch) -> Noise:
         """The noise of the chosen samples."""
         chosen = draws.uniform("embedding_noise")[:, 0] < self.probability
-        return sample_noise(chosen, (batch.x.shape[1], *batch.x.shape[2:]), self.scale)
+        return sample_noise(chosen, (batch.x.shape[1], *batch.x.shape[2:]), self.scale * code_deviation(batch))
 
     def apply(self, batch: Batch, p: Noise) -> Batch:
         """x: (B, C, H, W)."""

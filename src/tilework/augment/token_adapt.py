@@ -18,8 +18,9 @@ from tilework.augment.affine import Geometry
 from tilework.augment.augment import CPU, Augment, Step, need_vectors
 from tilework.augment.color_adapt import Colours, TokenColour
 from tilework.augment.crop import RandomResizedCrop
-from tilework.augment.embed import look_up, model_table
+from tilework.augment.embed import deviation_of, look_up, model_table
 from tilework.augment.mixing import CutMix, CutMixOrMixup
+from tilework.augment.requantise import nearest_codes
 from tilework.augment.token_crop import crop_codes
 from tilework.core.artefact import artefact
 from tilework.core.batch import Batch, Mix, Shape, Stage
@@ -44,7 +45,7 @@ class Adapting:
 
 @dataclass(frozen=True)
 class LikePixels(Augment):
-    """Codes to code vectors, a share of every batch augmented as pixels are, by what a subclass says.
+    """Codes to code vectors or codes, a share of every batch augmented as pixels are, by what a subclass says.
 
     Those are cropped, turned, flipped and mixed; the rest is cropped and mixed as tokens. Colours of both change after
     the look-up and before any mixing. Batches are shuffled, so that a fixed share of positions is a random share of
@@ -62,14 +63,18 @@ class LikePixels(Augment):
     cutmix: CutMix = field(default_factory=CutMix)  # of the others
     colour: TokenColour = field(default_factory=lambda: TokenColour(0.0, 0.0))
     standardise: bool = False  # as in 'embed'
+    requantise: bool = False  # give codes, the nearest ones of the others, for models that embed them themselves
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise ValueError(f"share is {self.share} but must lie between 0 and 1")
 
     def output(self, shape: Shape) -> Shape:
-        """A code map of its own size."""
-        return replace(shape, stage="map", grid=self.size)
+        """A code map, or codes, on a grid of its own size."""
+        if self.requantise and shape.stage == "stacks":
+            what = f"augmentation '{self.name}' finds no nearest code for positions that have several"
+            raise ConfigError(what, "set requantise=false and train without a table of codes")
+        return replace(shape, stage="ids" if self.requantise else "map", grid=self.size)
 
     def mover(self, codebook: Codebook, device: torch.device) -> Mover:
         """What moves and mixes codes like pixels."""
@@ -79,7 +84,10 @@ class LikePixels(Augment):
         """With its network, for the codes of the data."""
         known = need_vectors(codebook, self)
         vectors = torch.from_numpy(known.vectors).to(device)
-        return AdaptCodes(self, self.mover(known, device), vectors, model_table(known, self.standardise, device))
+        own = known.with_learnt(None)
+        seen, standardise = (own, False) if self.requantise else (known, self.standardise)
+        table, deviations = model_table(seen, standardise, device), (own.deviation(), seen.deviation(standardise))
+        return AdaptCodes(self, self.mover(known, device), vectors, table, deviations)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +98,7 @@ class AdaptCodes(Step[Adapting]):
     move: Mover
     vectors: Tensor  # (K, C) of the tokenizer
     table: Tensor  # (K, C) as the model sees them
+    deviations: tuple[float, float]  # of both
 
     def sample(self, draws: Draws, batch: Batch) -> Adapting:
         """Positions, shares and colours of every sample."""
@@ -100,26 +109,30 @@ class AdaptCodes(Step[Adapting]):
         coarse = config.cutmix.own(rest, (h, w)).repeat_interleave(2, 1).repeat_interleave(2, 2)
         box = RandomResizedCrop(area=config.area).sample(rest, batch)
         dim, grid = self.vectors.shape[1], (batch.x.shape[-2], batch.x.shape[-1])
-        colours = (config.colour.draw(first, (dim, *grid)), config.colour.draw(rest, (dim, h, w)))
+        inner, outer = (deviation_of(batch.x, table) for table in self.deviations)  # each beside its own vectors
+        colours = (config.colour.draw(first, (dim, *grid), inner), config.colour.draw(rest, (dim, h, w), outer))
         return Adapting(config.geometry.sample(first, batch), box, torch.cat([own, coarse]), colours)
 
     @torch.no_grad()
     def apply(self, batch: Batch, p: Adapting) -> Batch:
-        """x: (B, H, W) or (B, C, H, W) codes to (B, C, h, w); labels and columns follow."""
+        """x: (B, H, W) or (B, C, H, W) codes to (B, C, h, w), or to codes, (B, h, w); labels and columns follow."""
         count, size, colour = len(p.affine), self.config.size, self.config.colour
         number = torch.arange(len(batch.x), device=batch.x.device)
         mix = Mix(torch.cat([number[:count].roll(1), number[count:].roll(1)]), p.own)
         inner, outer = (Mix(number[: len(own)].roll(1), own) for own in (p.own[:count], p.own[count:]))
-        # noise is as strong beside the vectors that the network takes as beside those that the model sees
-        scale = self.vectors.std().clamp(min=1e-6) / self.table.std().clamp(min=1e-6)
-        z = look_up(batch.x[:count], self.vectors / scale)
-        adapted = self.move(colour.change(z, p.colours[0]) * scale, p.affine, size, inner)
-        adapted = adapted if adapted.is_floating_point() else look_up(adapted, self.table)
+        z = look_up(batch.x[:count], self.vectors)
+        adapted = self.move(colour.change(z, p.colours[0]), p.affine, size, inner)
         plain = outer.apply(colour.change(crop_codes(batch.x[count:], self.table, p.box, size), p.colours[1]))
         affine = torch.cat([p.affine, p.box])
         columns = {name: column.warp(affine, size).mix(mix) for name, column in batch.columns.items()}
         target = batch.target.mix(mix.partner, mix.own.mean((1, 2)))
-        return batch.changed(x=torch.cat([adapted, plain]), target=target, columns=columns, mix=mix)
+        deviation: float | None = deviation_of(batch.x, self.deviations[1])
+        if self.config.requantise:
+            x, deviation = torch.cat([adapted, nearest_codes(plain, self.table)]).to(batch.x.dtype), None
+        else:
+            adapted = adapted if adapted.is_floating_point() else look_up(adapted, self.table)
+            x = torch.cat([adapted, plain])
+        return batch.changed(x=x, target=target, columns=columns, mix=mix, deviation=deviation)
 
 
 @Augment.choices.add("token_adapt")

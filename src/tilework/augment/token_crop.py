@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from tilework.augment.augment import CPU, Augment, Step, need_vectors
 from tilework.augment.crop import RandomResizedCrop, interpolation_taps, warp_axes
-from tilework.augment.embed import look_up, model_table
+from tilework.augment.embed import deviation_of, look_up, model_table
 from tilework.core.batch import Batch, Shape, Stage
 from tilework.core.codebook import Codebook
 from tilework.core.rng import Draws
@@ -65,8 +65,8 @@ class TokenCrop(Augment):
 
     def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> CropCodes:
         """With the vectors of a codebook."""
-        table = model_table(need_vectors(codebook, self), self.standardise, device)
-        return CropCodes(RandomResizedCrop(self.size, self.area, self.aspect), table)
+        known, crop = need_vectors(codebook, self), RandomResizedCrop(self.size, self.area, self.aspect)
+        return CropCodes(crop, model_table(known, self.standardise, device), known.deviation(self.standardise))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +75,7 @@ class CropCodes(Step[Tensor]):
 
     crop: RandomResizedCrop
     table: Tensor  # (K, C)
+    deviation: float  # of it
 
     def sample(self, draws: Draws, batch: Batch) -> Tensor:
         """Output-to-input maps, (B, 2, 3)."""
@@ -83,4 +84,5 @@ class CropCodes(Step[Tensor]):
     def apply(self, batch: Batch, p: Tensor) -> Batch:
         """x: (B, H, W) or (B, C, H, W) codes to (B, C, h, w); columns follow."""
         columns = {name: column.warp(p, self.crop.size) for name, column in batch.columns.items()}
-        return batch.changed(x=crop_codes(batch.x, self.table, p, self.crop.size), columns=columns)
+        x = crop_codes(batch.x, self.table, p, self.crop.size)
+        return batch.changed(x=x, columns=columns, deviation=deviation_of(batch.x, self.deviation))

@@ -15,8 +15,10 @@ from torch import Tensor
 from tilework.augment.adapter import Adapter
 from tilework.augment.affine import Geometry
 from tilework.augment.augment import CPU, Augment, Stateless, Step, need_vectors
-from tilework.augment.crop import check_fits
+from tilework.augment.crop import RandomResizedCrop, check_fits
 from tilework.augment.embed import look_up
+from tilework.augment.requantise import nearest_codes
+from tilework.augment.token_crop import crop_codes
 from tilework.core.affine import box_affine
 from tilework.core.artefact import artefact
 from tilework.core.batch import Batch, Shape, Stage
@@ -67,27 +69,31 @@ class Moving:
     """Where each sample goes: the first ones through the network, the others as codes."""
 
     affine: Tensor  # (n, 2, 3)
-    cut: Tensor  # (B - n, 2)
+    box: Tensor  # (B - n, 2, 3)
 
 
 @Augment.choices.add("token_geometry")
 @dataclass(frozen=True)
 class TokenGeometry(Augment):
-    """Crop, turn and flip as of pixels, through TokenAdapt, for a share of every batch; 'code_cut' for the rest."""
+    """Crop, turn and flip as of pixels, through TokenAdapt, for a share of every batch.
+
+    The rest is cropped and resized as code vectors; the nearest codes are taken.
+    """
 
     stages: ClassVar[tuple[Stage, ...]] = ("ids",)
     adapter: str = artefact("adapter")  # directory of a trained TokenAdapt
     share: float = 0.5
     size: tuple[int, int] = (28, 28)
     geometry: Geometry = field(default_factory=Geometry)
+    area: tuple[float, float] = (0.2, 1.0)  # of crops of the others
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise ValueError(f"share is {self.share} but must lie between 0 and 1")
 
     def output(self, shape: Shape) -> Shape:
-        """Of its own size; refuses a smaller input."""
-        return CodeCut(self.size).output(shape)
+        """Of its own size."""
+        return replace(shape, grid=self.size)
 
     def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> MoveCodes:
         """With its network, for the codes of the data."""
@@ -105,15 +111,16 @@ class MoveCodes(Step[Moving]):
         """Positions of every sample."""
         count = round(self.config.share * len(batch.x))
         first, rest = (replace(draws, index=draws.index[part]) for part in (slice(count), slice(count, None)))
-        return Moving(self.config.geometry.sample(first, batch), CodeCut(self.config.size).sample(rest, batch))
+        box = RandomResizedCrop(area=self.config.area).sample(rest, batch)
+        return Moving(self.config.geometry.sample(first, batch), box)
 
+    @torch.no_grad()
     def apply(self, batch: Batch, p: Moving) -> Batch:
         """x: (B, H, W) to (B, h, w); columns follow."""
         count, size = len(p.affine), self.config.size
         z = look_up(batch.x[:count], self.move.vectors)
-        moved = self.move(z, p.affine, size).to(batch.x.dtype)
-        cut = CodeCut(size)
-        rest = cut.apply(batch.changed(x=batch.x[count:], columns={}), p.cut).x
-        affine = torch.cat([p.affine, cut.affine(p.cut, (batch.x.shape[1], batch.x.shape[2]))])
+        moved = self.move(z, p.affine, size)
+        rest = nearest_codes(crop_codes(batch.x[count:].int(), self.move.vectors, p.box, size), self.move.vectors)
+        affine = torch.cat([p.affine, p.box])
         columns = {name: column.warp(affine, size) for name, column in batch.columns.items()}
-        return batch.changed(x=torch.cat([moved, rest]), columns=columns)
+        return batch.changed(x=torch.cat([moved, rest]).to(batch.x.dtype), columns=columns)

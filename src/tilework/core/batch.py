@@ -141,6 +141,7 @@ class Batch:
     index: Tensor  # (B,) global sample index, which seeds the random draws of each sample
     columns: dict[str, Column] = field(default_factory=dict)
     mix: Mix | None = None
+    deviation: float | None = None  # of the code vectors that x was looked up in; None: x is none of vectors
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on a device."""

@@ -61,6 +61,11 @@ class Codebook:
         wide = self.vectors.astype(np.float64)
         return ((wide - wide.mean(0)) / np.maximum(wide.std(0), 1e-6)).astype(np.float32)
 
+    def deviation(self, standardise: bool = False) -> float:
+        """Of the channels of `table` over the codes, each about its own mean."""
+        wide = self.table(standardise).astype(np.float64)
+        return float(np.sqrt(wide.var(0).mean()))
+
     def with_learnt(self, learnt: np.ndarray | None) -> Codebook:
         """A copy with other learnt embeddings, (K, C), or none."""
         return replace(self, learnt=None if learnt is None else np.ascontiguousarray(learnt, np.float32))

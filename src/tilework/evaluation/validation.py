@@ -30,7 +30,9 @@ def validate(
     batch: int = 256,
 ) -> dict[str, float]:
     """Figures of a model, the headline of the task among them. model: the objective's, or averaged weights of it."""
+    objective.eval()  # its own layers may drop something in training
     model.eval()
     if task.metric in BY_METRIC:
-        return evaluate(lambda part: model(part.x), source, steps, [BY_METRIC[task.metric](source)], world, batch)
+        found = [BY_METRIC[task.metric](source)]
+        return evaluate(lambda part: objective.output(model, part), source, steps, found, world, batch)
     return evaluate(lambda part: objective.score(model, part), source, steps, [Averages()], world, batch)

@@ -21,7 +21,7 @@ from tilework.train.checkpoint import latest_checkpoint, objective_tensors
 
 def scored(run: Run, samples: int) -> Run:
     """The same run, with its training unchanged, that also records a score per sample."""
-    if not isinstance(run.objective, ClassifyConfig):
+    if not isinstance(run.objective, ClassifyConfig) or run.objective.preprocess():
         raise ConfigError("scores need a classification objective", "choose a recipe with the objective 'classify'")
     return replace(run, objective=ClassifyScoredConfig(run.objective.smoothing, samples))
 

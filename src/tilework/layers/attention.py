@@ -13,13 +13,13 @@ from tilework.core.errors import ConfigError
 
 
 class Attention(nn.Module):
-    """Self-attention; parameter names as in timm."""
+    """Self-attention; parameter names as in timm. dropout: of the matrix and of what it gives, in training."""
 
-    def __init__(self, width: int, heads: int, qkv_bias: bool = True) -> None:
+    def __init__(self, width: int, heads: int, qkv_bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
         if width % heads:
             raise ConfigError(f"a width of {width} is no multiple of {heads} heads", "change model.heads")
-        self.heads = heads
+        self.heads, self.dropout = heads, dropout
         self.seen: list[Tensor] | None = None  # a list, where the matrices are wanted: (B, k, N, N) with gradient
         self.looks: list[Tensor] | None = None  # a list, where the first token's row is wanted: (B, N), over heads
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
@@ -33,7 +33,7 @@ class Attention(nn.Module):
         qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, k, N, D/k)
         if self.seen is None:
-            y = F.scaled_dot_product_attention(q, k, v)
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0)
         else:  # the matrix itself is needed
             a = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)  # (B, k, N, N)
             y = a @ v
@@ -43,7 +43,8 @@ class Attention(nn.Module):
         if share is not None:
             with torch.autocast(x.device.type, enabled=False):
                 share = mean_attention(q, k) @ share
-        return self.proj(y.transpose(1, 2).reshape(batch, tokens, width)), share
+        y = self.proj(y.transpose(1, 2).reshape(batch, tokens, width))
+        return F.dropout(y, self.dropout) if self.training and self.dropout else y, share
 
 
 def mean_attention(q: Tensor, k: Tensor) -> Tensor:

@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tilework.layers.attention import Attention
 
 
 class Mlp(nn.Module):
-    """Two linear layers with a GELU between."""
+    """Two linear layers with a GELU between; dropout after each."""
 
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = dropout
         self.fc1 = nn.Linear(width, hidden)
         self.act = nn.GELU()
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, N, D)."""
-        return self.fc2(self.act(self.fc1(x)))
+        return self._drop(self.fc2(self._drop(self.act(self.fc1(x)))))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout) if self.training and self.dropout else x
 
 
 class Block(nn.Module):
@@ -42,13 +47,14 @@ class Block(nn.Module):
         qkv_bias: bool = True,
         eps: float = 1e-6,
         divisor: float = 1.0,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.drop_path, self.divisor = drop_path, divisor
         self.norm1 = nn.LayerNorm(width, eps=eps)
-        self.attn = Attention(width, heads, qkv_bias)
+        self.attn = Attention(width, heads, qkv_bias, dropout)
         self.norm2 = nn.LayerNorm(width, eps=eps)
-        self.mlp = Mlp(width, int(width * mlp_ratio))
+        self.mlp = Mlp(width, int(width * mlp_ratio), dropout)
 
     def forward(
         self, x: Tensor, share: Tensor | None = None, grid: tuple[int, int] | None = None

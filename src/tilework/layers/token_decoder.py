@@ -7,24 +7,38 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tilework.layers.block import Block
 
 
 class TokenDecoder(nn.Module):
-    """A few blocks over visible patches and a shared vector, or the class feature, in place of the missing ones."""
+    """A few blocks over visible patches and a shared vector, or the class feature, in place of the missing ones.
+
+    What it says of each code ends in a GELU and a norm.
+    """
 
     def __init__(
-        self, width: int, places: int, codes: int, code_dim: int, inner: int, depth: int, heads: int, fill: str
+        self,
+        width: int,
+        places: int,
+        codes: int,
+        code_dim: int,
+        inner: int,
+        depth: int,
+        heads: int,
+        fill: str,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.fill = fill
         self.inlet = nn.Linear(width, inner)
         self.mask = nn.Parameter(torch.empty(1, 1, inner)) if fill == "mask" else None
         self.pos_embed = nn.Parameter(torch.empty(1, 1 + places, inner))
-        self.blocks = nn.ModuleList(Block(inner, heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(Block(inner, heads, dropout=dropout) for _ in range(depth))
         self.norm = nn.LayerNorm(inner, eps=1e-6)
         self.outlet = nn.Linear(inner, codes * code_dim)
+        self.code_norm = nn.LayerNorm(code_dim)
         self.code_dim = code_dim
         for parameter in (self.mask, self.pos_embed):
             if parameter is not None:
@@ -43,4 +57,4 @@ class TokenDecoder(nn.Module):
         x = torch.cat([first, x], 1) + self.pos_embed
         for block in self.blocks:
             x, _ = block(x)
-        return self.outlet(self.norm(x[:, 1:])).unflatten(-1, (-1, self.code_dim))
+        return self.code_norm(F.gelu(self.outlet(self.norm(x[:, 1:])).unflatten(-1, (-1, self.code_dim))))

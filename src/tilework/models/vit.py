@@ -32,8 +32,9 @@ class VitConfig(ModelConfig):
     qkv_bias: bool = True
     drop_path: float = 0.0  # of the last block; rises linearly from zero
     pool: Literal["class", "mean"] = "class"
-    positions: Literal["learnt", "sincos"] = "learnt"
+    positions: Literal["learnt", "sincos", "sincos_learnt"] = "learnt"  # the last: they start as sines and learn
     eps: float = 1e-6  # of the norms
+    head_start: float = 0.02  # deviation of the first weights of the heads
     divisor: float = 1.0  # of what each block adds (LV-ViT)
     dense: bool = False  # a second head classifies every patch token (LV-ViT)
     moto_blocks: int = 0  # so many first blocks end with MoTo on the patch tokens (Good tokenizers, table 5)
@@ -69,7 +70,7 @@ class Vit(Model):
         width, places = config.width, stem.grid[0] * stem.grid[1]
         self.patch_embed = stem
         self.cls_token = nn.Parameter(torch.empty(1, 1, width))
-        self.pos_embed = nn.Parameter(torch.empty(1, 1 + places, width), requires_grad=config.positions == "learnt")
+        self.pos_embed = nn.Parameter(torch.empty(1, 1 + places, width), requires_grad=config.positions != "sincos")
         self.blocks = nn.ModuleList(
             Block(
                 width,
@@ -92,6 +93,10 @@ class Vit(Model):
 
     def _initialise(self) -> None:
         start_small(self)
+        with torch.no_grad():
+            for head in (self.head, self.aux_head):
+                if isinstance(head, nn.Linear):
+                    head.weight *= self.config.head_start / 0.02
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         if self.config.positions == "learnt":
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
@@ -140,7 +145,7 @@ class Vit(Model):
 
     def _positions(self, grid: tuple[int, int]) -> Tensor:
         """Learnt ones are stretched over another grid, fixed ones go on beyond the one built for. (1, 1 + N, D)."""
-        if self.config.positions == "learnt" or grid == self.grid:
+        if self.config.positions != "sincos" or grid == self.grid:
             return resize_positions(self.pos_embed, self.grid, grid)
         with self.pos_embed.device:
             fixed = sincos_positions(self.config.width, *grid)

@@ -3,6 +3,7 @@
 from tilework.objectives.adapt import Adapt, AdaptConfig
 from tilework.objectives.adversarial import AdversarialConfig
 from tilework.objectives.classify import Classify, ClassifyConfig
+from tilework.objectives.classify_codes import ClassifyCodes, ClassifyCodesConfig
 from tilework.objectives.classify_scored import ClassifyScored, ClassifyScoredConfig
 from tilework.objectives.masked import Masked, MaskedConfig
 from tilework.objectives.moco import Moco, MocoConfig

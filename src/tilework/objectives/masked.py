@@ -22,12 +22,15 @@ from tilework.core.batch import Batch
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws, uniform
+from tilework.layers.code_table import CodeTable
 from tilework.layers.token_decoder import TokenDecoder
 from tilework.models import Model
 from tilework.objectives.objective import Objective, ObjectiveConfig
 from tilework.objectives.task import Task
 from tilework.tokenizers import Tokenizer
 from tilework.tokenizers.tokenizer import decoder_of
+
+SMALL = 0.02  # deviation of a learnt table at first: answers begin near chance; for the input, the norm undoes it
 
 
 @ObjectiveConfig.choices.add("masked")
@@ -37,16 +40,18 @@ class MaskedConfig(ObjectiveConfig):
 
     task: ClassVar[Task] = Task(labels=False, metric="agreement")
     ratio: tuple[float, float] = (0.4, 1.0)  # of hidden patches, one for each batch: least and most
-    mean: float = 0.55  # of the normal distribution that is cut to these
+    mean: float = 0.45  # of the normal distribution that is cut to these
     deviation: float = 0.25
     hidden: Literal["dropped", "partly"] = "dropped"  # partly: the least share; the others enter as a vector (MAGE)
     fill: Literal["mask", "class"] = "mask"  # what the decoder sees of hidden patches
     table: Literal["learnt", "frozen", "random"] = "learnt"  # vectors of codes; all but random start as the codebook
     standardise: bool = False  # as in 'embed'
+    detach: bool = True  # the table learns from what is seen alone, not from the answers
     width: int = 512  # of the decoder
     depth: int = 4
     heads: int = 16
-    smoothing: float = 0.1
+    dropout: float = 0.1  # of the vectors of codes and in the decoder
+    smoothing: float = 0.0
     judged: float = 0.55  # ratio in evaluation
     tokenizer: str = artefact("tokenizer")  # directory, for pictures
 
@@ -58,8 +63,8 @@ class MaskedConfig(ObjectiveConfig):
             raise ValueError("a mask ratio of 0 leaves nothing to predict")
         if self.deviation <= 0:
             raise ValueError(f"deviation is {self.deviation} but must be positive")
-        if not 0 <= self.smoothing < 1 or min(self.width, self.depth, self.heads) < 1:
-            raise ValueError("smoothing must lie in [0, 1), and width, depth and heads must be at least 1")
+        if not 0 <= self.smoothing < 1 or not 0 <= self.dropout < 1 or min(self.width, self.depth, self.heads) < 1:
+            raise ValueError("smoothing and dropout must lie in [0, 1), width, depth and heads must be at least 1")
 
     @property
     def learns_table(self) -> bool:
@@ -88,14 +93,24 @@ class Masked(Objective):
         super().__init__()
         self.model, self.config = model, config
         vectors = torch.from_numpy(codebook.table(config.standardise))
-        start = torch.randn_like(vectors) * vectors.std() if config.table == "random" else vectors.clone()
-        self.table = nn.Parameter(start, requires_grad=config.learns_table)  # (K, C)
+        start = torch.randn_like(vectors) if config.table == "random" else vectors / vectors.std().clamp(min=1e-6)
+        trained = config.learns_table  # what stays the codebook is not normalised either
+        start = SMALL * start if trained else vectors
+        self.table = CodeTable(start, norm=trained, dropout=config.dropout, trained=trained)
         self.bias = nn.Parameter(torch.zeros(len(vectors)))
         self.hidden_code = nn.Parameter(torch.zeros(vectors.shape[1])) if config.hidden == "partly" else None
         self.patch, width = _visible_patch(model, vectors.shape[1])
         self.places = model.grid[0] * model.grid[1]
         self.decoder = TokenDecoder(
-            width, self.places, self.patch**2, vectors.shape[1], config.width, config.depth, config.heads, config.fill
+            width,
+            self.places,
+            self.patch**2,
+            vectors.shape[1],
+            config.width,
+            config.depth,
+            config.heads,
+            config.fill,
+            config.dropout,
         )
         grid = (model.grid[0] * self.patch, model.grid[1] * self.patch)
         self._tokenizer = _with_decoder(Path(config.tokenizer), codebook, grid) if config.tokenizer else None
@@ -118,8 +133,7 @@ class Masked(Objective):
 
         ids: (B, H, W); order: (B, N); returns (B, N, p, K).
         """
-        vectors = self._vectors(model, ids, order, count)
-        return F.linear(vectors, self.table, self.bias)
+        return self._logits(self._vectors(model, ids, order, count))
 
     def _losses(
         self, model: nn.Module, ids: Tensor, order: Tensor, count: int, smoothing: float
@@ -128,16 +142,21 @@ class Masked(Objective):
         hidden = order[:, order.shape[1] - count :, None]  # (B, count, 1)
         vectors = self._vectors(model, ids, order, count)
         chosen = vectors.gather(1, hidden[..., None].expand(-1, -1, *vectors.shape[2:]))  # (B, count, p, C)
-        logits = F.linear(chosen, self.table.to(chosen.dtype), self.bias.to(chosen.dtype))  # (B, count, p, K)
+        logits = self._logits(chosen)  # (B, count, p, K)
         target = self._by_patch(ids.long()).gather(1, hidden.expand(-1, -1, self.patch**2))  # (B, count, p)
         loss = F.cross_entropy(
             logits.flatten(0, 2).float(), target.flatten(), reduction="none", label_smoothing=smoothing
         )
         return loss.view(target.shape), (logits.argmax(-1) == target).float()
 
+    def _logits(self, vectors: Tensor) -> Tensor:
+        """How well each code fits: products with the table, before its norm. vectors: (..., C); returns (..., K)."""
+        table = self.table.weight.detach() if self.config.detach else self.table.weight
+        return F.linear(vectors, table.to(vectors.dtype), self.bias.to(vectors.dtype))
+
     def _vectors(self, model: nn.Module, ids: Tensor, order: Tensor, count: int) -> Tensor:
         """What the decoder says of every patch, (B, N, p, C)."""
-        x = F.embedding(ids.long(), self.table).permute(0, 3, 1, 2)  # (B, C, H, W)
+        x = self.table(ids)  # (B, C, H, W)
         seen = kept = order.shape[1] - count
         if self.hidden_code is not None:  # MAGE: the encoder gets a fixed number, some of them without their codes
             kept = max(seen, order.shape[1] - self._hidden_count(self.config.ratio[0]))
@@ -182,7 +201,7 @@ class Masked(Objective):
 
     def learnt_table(self) -> Tensor | None:
         """The vectors of the codes, unless they are the codebook still."""
-        return self.table.detach() if self.config.learns_table else None
+        return self.table.vectors().detach() if self.config.learns_table else None
 
 
 def sample_ratio(config: MaskedConfig, draws: Draws) -> float:

@@ -44,6 +44,11 @@ class Objective(nn.Module):
         """What `forward` returns, of what the model said; one that asks it in another way overrides `forward`."""
         raise NotImplementedError
 
+    def output(self, model: nn.Module, batch: Batch) -> Output:
+        """What a model says of samples as evaluation gives them. model: this one's, or averaged weights of it."""
+        found: Output = model(batch.x)
+        return found
+
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """What validation averages, a value for each sample, (B,), where the task's metric needs more than the output.
 
@@ -122,6 +127,10 @@ class Combined(Objective):
             found = {**found, name: loss, "loss": found["loss"] + self.weights[name] * loss}
             found |= {f"{name}_{what}": value for what, value in added.items()}
         return found
+
+    def output(self, model: nn.Module, batch: Batch) -> Output:
+        """The main objective's."""
+        return self.main.output(model, batch)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The main objective's."""

@@ -20,6 +20,7 @@ from tilework.augment import (
     MixToken,
     Mixup,
     RandomResizedCrop,
+    Requantise,
     TokenCrop,
     TokenGeometry,
     TwoViews,
@@ -29,7 +30,14 @@ from tilework.core.config import resolve
 from tilework.core.errors import ConfigError
 from tilework.layers.stems import StemConfig
 from tilework.models import ModelConfig, ResnetConfig, SwinConfig, TokenAdaptModelConfig, VitConfig
-from tilework.objectives import AdaptConfig, MaskedConfig, MocoConfig, ObjectiveConfig, TokenPropConfig
+from tilework.objectives import (
+    AdaptConfig,
+    ClassifyCodesConfig,
+    MaskedConfig,
+    MocoConfig,
+    ObjectiveConfig,
+    TokenPropConfig,
+)
 from tilework.runs.run import Run
 from tilework.train import FitConfig, OptimConfig, ScheduleConfig
 
@@ -68,7 +76,9 @@ def small(
             case CentreCrop() | CodeCut():
                 return replace(one, size=half(one.size))
             case TokenGeometry():
-                return replace(one, size=half(one.size), geometry=replace(one.geometry, area=AREA))
+                return replace(one, size=half(one.size), area=AREA, geometry=replace(one.geometry, area=AREA))
+            case Requantise():
+                return replace(one, steps=steps(one.steps))
             case LikePixels():
                 geometry, mixing, cutmix = replace(one.geometry, area=AREA), either(one.mixing), mix(one.cutmix)
                 one = replace(one, size=half(one.size), area=AREA, geometry=geometry, mixing=mixing, cutmix=cutmix)
@@ -135,6 +145,7 @@ def small_model(model: ModelConfig) -> ModelConfig:
     match model:
         case VitConfig():
             form = replace(small_vit(model.stem), pool=model.pool, positions=model.positions)
+            form = replace(form, head_start=model.head_start)
             return replace(form, dense=model.dense, moto_blocks=model.moto_blocks)
         case SwinConfig():  # 1.1 million parameters in three stages, from 28x28 tokens down to 7x7
             return SwinConfig(width=48, depths=(1, 1, 2), heads=(2, 4, 8), stem=model.stem)
@@ -150,6 +161,8 @@ def small_objective(objective: ObjectiveConfig, standardise: bool) -> ObjectiveC
     match objective:
         case MaskedConfig():
             return replace(objective, width=128, depth=2, heads=4, standardise=standardise)
+        case ClassifyCodesConfig():
+            return replace(objective, standardise=standardise)
         case MocoConfig():
             return replace(objective, hidden=512, outputs=64)
         case AdaptConfig():  # more of the simple changes

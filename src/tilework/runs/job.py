@@ -92,7 +92,7 @@ def _draw_some(
     def draw(step: int) -> None:
         if step % run.fit.picture_every:
             return
-        objective.model.eval()
+        objective.eval()
         with torch.inference_mode():
             batch = source.batch(index).to(world.device)
             batch = apply_all(evaluation, batch, Draws(0, 0, batch.index))
