@@ -128,7 +128,9 @@ def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Codebook]:
         if not all(0 < size <= LARGEST for size in sizes) or not 0 <= codes <= MOST_CODES:
             raise ValueError(f"sizes {sizes}, {codes} codes")
         if version == 1 and codes:
-            raise DamageError(f"{path} ends in logits in TokenAdapt version 1, which is no longer read", "train it anew")
+            raise DamageError(
+                f"{path} ends in logits in TokenAdapt version 1, which is no longer read", "train it anew"
+            )
         if not (path / WEIGHTS).is_file() or sha256(path / WEIGHTS) != settings["sha256"]:
             raise DamageError(f"{path / WEIGHTS} is missing or damaged", "restore it")
         tensors = load((path / WEIGHTS).read_bytes())
@@ -179,9 +181,7 @@ def load_published(path: Path) -> TokenAdaptNetwork:
             if tensor.layout != torch.strided or tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
                 raise ValueError(f"{name} has fewer bytes than numbers")
         ours = {_renamed(name): tensor.detach().float().clone() for name, tensor in theirs.items()}
-        network.load_state_dict(
-            {**ours, "mean": torch.zeros(code_dim), "deviation": torch.ones(code_dim)}, assign=True
-        )
+        network.load_state_dict({**ours, "mean": torch.zeros(code_dim), "deviation": torch.ones(code_dim)}, assign=True)
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise DamageError(f"{path} is malformed", f"restore it ({' '.join(str(error).split())[:200]})") from error
     return network.eval().requires_grad_(False)
