@@ -5,9 +5,9 @@
 DIR has train/ and val/, each with a folder per class. agreement: share of codes equal to those of the augmented image,
 over DIR/val, through TokenAdapt, of the grid moved as it is, and, for the flip, of the cheapest learnt rival: the grid
 flipped, then every code replaced by what most often stands in its place, counted on DIR/train; beside it what decoding,
-flipping and encoding gives, which bounds what codes tell, and TokenAdapt's share of that (flip_of_bound). distance: of
-the code vectors from the right ones, 1 for two codes at random: near-synonyms hardly count. Without --tokenizer and --adapter both are trained first by the recipes `small_tokenizer`
-and `token_adapt_cpu`: the better part of an hour on two cores.
+flipping and encoding gives, and TokenAdapt's agreement over that (flip_of_bound). distance: of the code vectors from
+the right ones, 1 for two codes at random; near-synonyms hardly count. Without --tokenizer and --adapter both are
+trained first by the recipes `small_tokenizer` and `token_adapt_cpu`: the better part of an hour on two cores.
 
 step_ratio: a training step with half of the batch through TokenAdapt, or decoded, augmented and encoded by a ViT-VQGAN
 (base; random weights, only time counts), over the step without; 32x32 codes. mtm_step_ratio: a step of masked token

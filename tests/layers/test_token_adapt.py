@@ -1,4 +1,4 @@
-"""TokenAdapt's network: sizes of paper and published code, the latter written anew, grids, logits, standardised codes."""
+"""TokenAdapt's network: sizes of paper and published code, the latter from its formulas, grids, logits, code scales."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_size_of_the_published_code(codes: int) -> None:
 
 def published_block(state: dict[str, Tensor], name: str, x: Tensor, heads: int) -> Tensor:
     """Positions, attention, MLP with tanh and a last norm, from the formulas. x: (B, H, W, D); returns (B, H, W, D)."""
-    batch, height, columns, width = x.shape
+    height, columns, width = x.shape[1:]
     rate = 10000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
     across, down = torch.arange(columns)[None, :, None] * rate, torch.arange(height)[:, None, None] * rate
     places = torch.cat(
@@ -147,7 +147,7 @@ def test_each_place_of_the_code_grid_reads_its_four_places_of_the_map(codes: int
 @pytest.mark.parametrize("codes", [1, 7, 50])
 @pytest.mark.parametrize("grid", GRIDS)
 def test_logits_are_squared_distances_to_the_codes(codes: int, grid: tuple[int, int]) -> None:
-    """Eqs. 2 and 3 by a loop over places and codes, from the vectors that the last layer gives, channels standardised."""
+    """Eqs. 2 and 3 by a loop over places and codes that are standardised, from what the last layer gives."""
     one, codebook = network(), noise(codes, 6, seed=1) * 3 + 2
     one.fit_codes(codebook)
     one.log_temperature.fill_(0.3)

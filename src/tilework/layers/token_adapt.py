@@ -16,7 +16,6 @@ from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.layers.positions import sincos_positions
 
-
 PERFECT = 0.5  # nats that a code's own vector costs at first, through the other codes near it
 SAMPLE = 1024  # codes that the temperature is fitted on
 
