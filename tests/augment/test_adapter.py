@@ -354,12 +354,14 @@ def published(codes: int = 20, code_dim: int = 5, width: int = 64) -> dict[str, 
     }
 
 
+@pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_published_weights(tmp_path: Path, wrapped: bool) -> None:
+def test_published_weights(tmp_path: Path, wrapped: bool, old: bool) -> None:
     """Each at its place; other weights of a whole model do not matter."""
     path, theirs = tmp_path / "tokenadapt.ckpt", published()
     others = {"blocks.0.norm1.weight": torch.ones(3)}
-    torch.save({"model": {**theirs, **others}, "epoch": 3} if wrapped else {**theirs, **others}, path)
+    weights = {"model": {**theirs, **others}, "epoch": 3} if wrapped else {**theirs, **others}
+    torch.save(weights, path, _use_new_zipfile_serialization=not old)
     adapter = Adapter.open(path, Codebook.of(CODEBOOK))
     network = adapter.network
     assert (network.codes, network.width, network.forth.attn.heads) == (20, 64, 1)

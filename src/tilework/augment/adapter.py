@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
@@ -154,7 +155,7 @@ def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Codebook]:
 def load_published(path: Path) -> TokenAdaptNetwork:
     """The network of SeiT++'s published code from its file of weights, known by their names; nothing in it can run."""
     try:
-        found = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        found = torch.load(path, map_location="cpu", mmap=is_zipfile(path), weights_only=True)
     except Exception as error:  # the restricted reader refuses in many ways: UnpicklingError, RuntimeError, ...
         what = f"{path} is damaged or holds more than tensors; none of it was run"
         raise InputError(what, f"give a TokenAdapt ({type(error).__name__})") from error
