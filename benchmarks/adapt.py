@@ -72,7 +72,7 @@ def agreements(images: Path, tokenizer: Path, adapter: Path, limit: int) -> dict
     """By kind of augmentation, through the network and without it; and the counted rival of the flip."""
     network, known = load_adapter(adapter)
     settings = json.loads((adapter / "token_adapt.json").read_text())
-    config = TokenAdaptModelConfig(known.shape[1], settings["width"], settings["heads"], settings.get("codes", 0))
+    config = TokenAdaptModelConfig(known.code_dim, settings["width"], settings["heads"], settings.get("codes", 0))
     model = config.build(3, (0, 0), 0)
     objective = AdaptConfig(tokenizer=str(tokenizer)).build(model)
     model.load_state_dict(network.state_dict())  # after the objective, which starts it anew
