@@ -5,8 +5,9 @@
 DIR has train/ and val/, each with a folder per class. agreement: share of codes equal to those of the augmented image,
 over DIR/val, through TokenAdapt, of the grid moved as it is, and, for the flip, of the cheapest learnt rival: the grid
 flipped, then every code replaced by what most often stands in its place, counted on DIR/train; beside it what decoding,
-flipping and encoding gives. Without --tokenizer and --adapter both are trained first by the recipes `small_tokenizer`
-and `token_adapt_cpu`: the better part of an hour on two cores.
+flipping and encoding gives, and TokenAdapt's agreement over that (flip_of_bound). distance: of the code vectors from
+the right ones, 1 for two codes at random; near-synonyms hardly count. Without --tokenizer and --adapter both are
+trained first by the recipes `small_tokenizer` and `token_adapt_cpu`: the better part of an hour on two cores.
 
 step_ratio: a training step with half of the batch through TokenAdapt, or decoded, augmented and encoded by a ViT-VQGAN
 (base; random weights, only time counts), over the step without; 32x32 codes. mtm_step_ratio: a step of masked token
@@ -71,10 +72,10 @@ def agreements(images: Path, tokenizer: Path, adapter: Path, limit: int) -> dict
     """By kind of augmentation, through the network and without it; and the counted rival of the flip."""
     network, known = load_adapter(adapter)
     settings = json.loads((adapter / "token_adapt.json").read_text())
-    config = TokenAdaptModelConfig(known.shape[1], settings["width"], settings["heads"], settings.get("codes", 0))
+    config = TokenAdaptModelConfig(known.code_dim, settings["width"], settings["heads"], settings.get("codes", 0))
     model = config.build(3, (0, 0), 0)
-    model.load_state_dict(network.state_dict())
     objective = AdaptConfig(tokenizer=str(tokenizer)).build(model)
+    model.load_state_dict(network.state_dict())  # after the objective, which starts it anew
     size = load_tokenizer(tokenizer)[1].size
     seen, judged = (_some(ImageSource.load(images / part, size, None, 0.05), limit) for part in ("train", "val"))
     found = validate(AdaptConfig.task, objective, model, judged, (Scale(),), CPU, batch=64)
@@ -84,18 +85,22 @@ def agreements(images: Path, tokenizer: Path, adapter: Path, limit: int) -> dict
             0, (grid * len(known) + target).flatten(), torch.ones(grid.numel(), dtype=torch.long)
         )
     best = torch.where(counts.sum(1) > 0, counts.argmax(1), torch.arange(len(known)))
-    hits, through = [], []
+    rivals: dict[str, list[Tensor]] = {}
     for grid, target in _flips(objective, judged):
-        hits.append((best[grid] == target).float().mean((1, 2)))
         decoded = objective.tokenizer.decode(grid.flip(-1)).flip(-1)
-        through.append((objective.codes(decoded) == target).float().mean((1, 2)))
+        for name, there in (("lookup", best[grid]), ("decode_encode", objective.codes(decoded))):
+            rivals.setdefault(f"flip_{name}", []).append((there == target).float().mean((1, 2)))
+            rivals.setdefault(f"flip_{name}_distance", []).append(objective.distance(there, target))
+    flips = {name: float(torch.cat(values).mean()) for name, values in rivals.items()}
+    others = ("affine", "affine_grid", "crop", "crop_grid")
+    distances = ("identity_distance", "flip_distance", "flip_grid_distance", "affine_distance", "crop_distance")
     return {
         "identity": found["identity"],
         "flip_adapt": found["flip"],
         "flip_grid": found["flip_grid"],
-        "flip_lookup": float(torch.cat(hits).mean()),
-        "flip_decode_encode": float(torch.cat(through).mean()),
-        **{name: found[name] for name in ("affine", "affine_grid", "crop", "crop_grid")},
+        **flips,
+        "flip_of_bound": found["flip"] / flips["flip_decode_encode"],
+        **{name: found[name] for name in (*others, *distances)},
         "images": len(judged),
     }
 
@@ -201,7 +206,7 @@ def main() -> None:
         print(json.dumps(result, indent=2))
         return
     for name, value in agreement.items():
-        print(f"{name:<14}{value:,}" if name == "images" else f"{name:<14}{value:.1%}")
+        print(f"{name:<28}{value:,}" if name == "images" else f"{name:<28}{value:.1%}")
     for part, found in measured.items():
         for name, (middle, low, high) in found.items():
             print(f"{part} {name}: {middle:.3f} (quartiles {low:.3f} to {high:.3f})")

@@ -21,6 +21,7 @@ from tilework.augment.affine import warp
 from tilework.core.batch import Mix
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.layers.positions import sincos_positions
 from tilework.layers.token_adapt import TokenAdaptNetwork
 
 WEIGHTS, SETTINGS = "weights.safetensors", "token_adapt.json"
@@ -287,9 +288,149 @@ def test_settings_from_before_there_were_logits(saved: Path) -> None:
 
 
 def test_other_version(saved: Path) -> None:
-    edit(saved, version=2)
-    with pytest.raises(DamageError, match="version 2, not 1"):
+    edit(saved, version=3)
+    with pytest.raises(DamageError, match="version 3, not 2"):
         load_adapter(saved)
+
+
+def as_version_1(path: Path) -> None:
+    """As it was written: one deviation for all channels, no temperature."""
+    tensors = load((path / WEIGHTS).read_bytes())
+    tensors.pop("log_temperature", None)
+    put_weights(path, save({**tensors, "deviation": torch.tensor(2.5)}))
+    edit(path, version=1)
+
+
+def test_version_1_gives_the_same_codes(saved: Path) -> None:
+    """Its logits by hand: one scale for all channels, distances over the root of their number."""
+    as_version_1(saved)
+    network = load_adapter(saved)[0]
+    assert network.log_temperature == 0
+    assert torch.equal(network.deviation, torch.full((5,), 2.5))
+    ends: list[Tensor] = []
+    network.outlet.register_forward_hook(lambda layer, taken, given: ends.append(given))
+    logits = network.g(network.f(vectors(make_ids())), CODEBOOK)
+    code = (CODEBOOK - network.mean) / 2.5
+    torch.testing.assert_close(logits, (ends[0] @ code.T - code.square().sum(1) / 2) / 5**0.5)
+
+
+def test_logits_of_version_1_are_refused_by_their_version(numbered: Path) -> None:
+    """That network was no published one."""
+    as_version_1(numbered)
+    with pytest.raises(DamageError, match="version 1, which is no longer read: train it anew"):
+        load_adapter(numbered)
+
+
+# the weights that SeiT++ published
+
+
+def published(codes: int = 20, code_dim: int = 5, width: int = 64) -> dict[str, Tensor]:
+    """Random weights under the names and in the sizes of SeiT++'s modules (its layers.py and models_mtm.py)."""
+    sizes: dict[str, tuple[int, ...]] = {
+        "conversion_function.0.weight": (width, code_dim),
+        "conversion_function.0.bias": (width,),
+        "conversion_function.1.to_pixel.1.weight": (width, code_dim, 2, 2),
+        "conversion_function.1.to_pixel.1.bias": (code_dim,),
+        "reverse_transform.0.to_patch_embedding.0.weight": (width, code_dim, 2, 2),
+        "reverse_transform.0.to_patch_embedding.0.bias": (width,),
+        "reverse_transform.1.weight": (codes, width),
+        "reverse_transform.1.bias": (codes,),
+    }
+    for half in ("conversion_function.1.transformer.", "reverse_transform.0.transformer."):
+        sizes |= {f"{half}layers.0.0.fn.to_qkv.weight": (3 * width, width)}
+        for name, (out, into) in {
+            "0.fn.to_out": (width, width),
+            "1.fn.net.0": (4 * width, width),
+            "1.fn.net.2": (width, 4 * width),
+        }.items():
+            sizes |= {f"{half}layers.0.{name}.weight": (out, into), f"{half}layers.0.{name}.bias": (out,)}
+        for norm in ("layers.0.0.norm", "layers.0.1.norm", "norm"):
+            sizes |= {f"{half}{norm}.weight": (width,), f"{half}{norm}.bias": (width,)}
+    g = torch.Generator().manual_seed(1)
+    return {
+        **{name: torch.randn(size, generator=g) / size[-1] ** 0.5 for name, size in sizes.items()},
+        "conversion_function.1.de_pos_embedding": sincos_positions(width, 32, 32)[None],
+        "reverse_transform.0.en_pos_embedding": sincos_positions(width, 28, 28)[None],
+    }
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_published_weights(tmp_path: Path, wrapped: bool, old: bool) -> None:
+    """Each at its place; other weights of a whole model do not matter."""
+    path, theirs = tmp_path / "tokenadapt.ckpt", published()
+    others = {"blocks.0.norm1.weight": torch.ones(3)}
+    weights = {"model": {**theirs, **others}, "epoch": 3} if wrapped else {**theirs, **others}
+    torch.save(weights, path, _use_new_zipfile_serialization=not old)
+    adapter = Adapter.open(path, Codebook.of(CODEBOOK))
+    network = adapter.network
+    assert (network.codes, network.width, network.forth.attn.heads) == (20, 64, 1)
+    assert torch.equal(network.inlet.weight, theirs["conversion_function.0.weight"])
+    assert torch.equal(network.outlet.bias, theirs["reverse_transform.1.bias"])
+    back = "reverse_transform.0.transformer."
+    assert torch.equal(network.back.attn.qkv.weight, theirs[f"{back}layers.0.0.fn.to_qkv.weight"])
+    assert torch.equal(network.back.mlp.fc2.weight, theirs[f"{back}layers.0.1.fn.net.2.weight"])
+    assert torch.equal(network.state_dict()["back_norm.weight"], theirs[f"{back}norm.weight"])
+    learnt = [name for name in theirs if "pos_embedding" not in name]
+    assert sum(p.numel() for p in network.parameters()) == sum(theirs[name].numel() for name in learnt)
+    found = adapter(vectors(make_ids()), WHOLE.repeat(3, 1, 1), (8, 8))
+    assert found.shape == (3, 8, 8)
+    assert len(found.unique()) > 1
+
+
+@pytest.mark.parametrize("rows", [19, 21])
+def test_published_weights_for_another_vocabulary(tmp_path: Path, rows: int) -> None:
+    torch.save(published(rows), tmp_path / "tokenadapt.ckpt")
+    with pytest.raises(ConfigError, match=f"is for {rows} codes of 5 dimensions, the data have 20 of 5") as caught:
+        Adapter.open(tmp_path / "tokenadapt.ckpt", Codebook.of(CODEBOOK))
+    assert "\n" not in str(caught.value)
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    weights = published()
+    change(weights)
+    return weights
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [1, 2],
+        {},
+        {"model": 3},
+        {"blocks.0.norm1.weight": torch.ones(3)},
+        changed(lambda t: t.pop("reverse_transform.1.bias")),
+        changed(lambda t: t.pop("conversion_function.1.to_pixel.1.bias")),
+        changed(lambda t: t.pop("conversion_function.1.de_pos_embedding")),
+        changed(lambda t: t["reverse_transform.0.en_pos_embedding"].add_(1)),
+        changed(lambda t: t.update({"reverse_transform.2.weight": torch.ones(1)})),
+        changed(lambda t: t.update({"conversion_function.0.bias": torch.ones(1)})),
+        changed(lambda t: t.update({"conversion_function.0.weight": torch.ones(65, 5)})),
+        changed(lambda t: t.update({"conversion_function.0.weight": torch.ones(5)})),
+        changed(lambda t: t.update({"reverse_transform.1.bias": torch.zeros(1).expand(1 << 40)})),
+        changed(lambda t: t.update({"reverse_transform.1.weight": torch.zeros(1).expand(20, 64)})),
+    ],
+)
+def test_files_that_are_no_published_weights(tmp_path: Path, weights: object) -> None:
+    path = tmp_path / "tokenadapt.ckpt"
+    torch.save(weights, path)
+    with pytest.raises((DamageError, InputError)) as caught:
+        Adapter.open(path, Codebook.of(CODEBOOK))
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_published_weights_run_nothing(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "ran",))
+
+    torch.save({**published(), "evil": Evil()}, tmp_path / "tokenadapt.ckpt")
+    (tmp_path / "broken.ckpt").write_bytes(b"PK\x03\x04 nothing")
+    for name in ("tokenadapt.ckpt", "broken.ckpt"):
+        with pytest.raises(InputError, match="none of it was run"):
+            Adapter.open(tmp_path / name, Codebook.of(CODEBOOK))
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("codes", [10, 30])

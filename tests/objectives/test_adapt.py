@@ -129,14 +129,14 @@ def flipping(path: Path, codes: int, ends: list[Tensor]) -> tuple[Adapt, dict[st
 
 
 def test_loss_is_the_cross_entropy_of_the_codes_of_the_augmented_image(path: Path) -> None:
-    """By squared distances on the scale of the codes (eq. 3)."""
+    """By squared distances to codes whose channels are standardised (eq. 3), over the temperature."""
     ends: list[Tensor] = []
     one, out, target = flipping(path, 0, ends)
-    z = ends[0] * one.model.deviation + one.model.mean
-    distance = torch.cdist(z, one.tokenizer.codebook).square() / one.model.deviation.square()
-    torch.testing.assert_close(
-        out["loss"], F.cross_entropy(-distance / 2 / z.shape[1] ** 0.5, target), atol=1e-3, rtol=1e-3
-    )
+    codebook = one.tokenizer.codebook
+    standard = (codebook - codebook.mean(0)) / codebook.std(0, correction=0)
+    distance = torch.cdist(ends[0], standard).square()
+    logits = -distance / 2 / codebook.shape[1] ** 0.5 / one.model.log_temperature.exp()
+    torch.testing.assert_close(out["loss"], F.cross_entropy(logits, target), atol=1e-3, rtol=1e-3)
     assert out["agreement"] == pytest.approx((distance.argmin(1) == target).float().mean().item(), abs=0.02)
 
 
@@ -246,13 +246,32 @@ def test_scores_of_a_perfect_map(path: Path) -> None:
     one, batch = objective(path), coloured(path, 6, 8, 8)
     scores = one.score(one.model, batch)
     kinds = ["identity", "flip", "affine", "crop"]
-    assert sorted(scores) == sorted([*kinds, *(f"{kind}_grid" for kind in kinds)])
+    ends = ("", "_grid", "_distance", "_grid_distance")
+    assert sorted(scores) == sorted(f"{kind}{end}" for kind in kinds for end in ends)
     for kind in kinds:
         assert torch.equal(scores[kind], torch.ones(6))
+        assert torch.equal(scores[f"{kind}_distance"], torch.zeros(6))
     for kind in ("identity_grid", "flip_grid"):  # colours of patches flip with the image
         assert torch.equal(scores[kind], torch.ones(6))
     assert scores["affine_grid"].mean() < 0.9
     assert scores["crop_grid"].mean() < 0.95
+    assert scores["affine_grid_distance"].mean() > 0.05
+
+
+def test_distance_of_codes(path: Path) -> None:
+    """By a loop; two grids drawn at random lie 1 apart, by root mean square."""
+    one, g = objective(path), torch.Generator().manual_seed(0)
+    codebook = one.tokenizer.codebook
+    a, b = (torch.randint(12, (4, 30, 20), generator=g) for _ in range(2))
+    pairs = [(codebook[i] - codebook[j]).square().sum().item() for i in range(12) for j in range(12)]
+    usual = (sum(pairs) / len(pairs)) ** 0.5
+    for found, first, second in zip(one.distance(a, b), a, b, strict=True):
+        by_hand = [
+            (codebook[i] - codebook[j]).norm().item() for i, j in zip(first.flatten(), second.flatten(), strict=True)
+        ]
+        assert found.item() == pytest.approx(sum(by_hand) / len(by_hand) / usual, rel=1e-4)
+        assert 0.8 < found < 1
+    assert torch.equal(one.distance(a, a), torch.zeros(4))
 
 
 def test_scores_are_of_the_given_model_and_of_each_image(path: Path) -> None:
@@ -263,7 +282,8 @@ def test_scores_are_of_the_given_model_and_of_each_image(path: Path) -> None:
     assert torch.equal(scores["identity_grid"], torch.ones(5))
     for name, values in scores.items():
         assert values.shape == (5,)
-        assert torch.equal(values, others[name]) == name.endswith("_grid")
+        if "_grid" in name or name.endswith("_distance"):  # shares of equal codes may be alike by chance
+            assert torch.equal(values, others[name]) == ("_grid" in name)
     alone = one.score(one.model, batch.rows(slice(2, 3)))
     for name, values in alone.items():
         assert values.item() == pytest.approx(scores[name][2].item(), abs=1e-6)

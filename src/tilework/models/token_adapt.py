@@ -23,7 +23,7 @@ class TokenAdaptModelConfig(ModelConfig):
     code_dim: int = 32
     width: int = 384
     heads: int = 6
-    codes: int = 0  # ends in logits of that many, as published; 0: in code vectors, for any cut of the codebook
+    codes: int = 0  # the published network, which ends in logits of that many; 0: for any cut of the codebook
 
     def __post_init__(self) -> None:
         if self.codes < 0:

@@ -84,6 +84,8 @@ class Adapt(Objective):
         self._frozen = [tokenizer.requires_grad_(False)]  # in a list: neither trained nor saved
         if not tokenizer.stacked:  # those come in units of their own deviation
             model.fit_codes(tokenizer.codebook)
+        elif not model.codes:
+            model.log_temperature.requires_grad_(False)  # vectors are regressed without it
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -140,7 +142,8 @@ class Adapt(Objective):
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Share of equal codes for identity, flip, affine and crop: through the model, and of the grid itself.
 
-        Where a position has several codes: the squared error of their vectors instead.
+        `_distance`: how far their vectors lie from the right ones, which near-synonyms hardly do; 1 is the distance of
+        two codes drawn at random. Where a position has several codes: the squared error of their vectors instead.
         """
         assert isinstance(model, TokenAdaptNetwork)
         x, draws = batch.x, Draws(0, 0, batch.index)
@@ -166,7 +169,15 @@ class Adapt(Objective):
             grid = nearest_places(ids, affine)
             found[name] = (there == target).float().mean((1, 2))
             found[f"{name}_grid"] = (grid == target).float().mean((1, 2))
+            found[f"{name}_distance"] = self.distance(there, target)
+            found[f"{name}_grid_distance"] = self.distance(grid, target)
         return found
+
+    def distance(self, one: Tensor, other: Tensor) -> Tensor:
+        """Mean distance of code vectors over that of two codes drawn at random (root mean square). Both (B, h, w)."""
+        codebook = self._on(one.device).codebook
+        usual = (2 * codebook.var(0, correction=0).sum()).sqrt().clamp(min=1e-12)
+        return (codebook[one] - codebook[other]).norm(dim=-1).mean((1, 2)) / usual
 
     def save_artefact(self, model: nn.Module, out: Path) -> None:
         """OUT/token_adapt, for the augmentation of that name."""
