@@ -6,13 +6,15 @@ import ast
 import inspect
 import io
 import json
+import pkgutil
 import tokenize
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-import tilework.tokenizers  # noqa: F401  # registers its models and augmentations
+import tilework
 from tilework.augment import Augment
 from tilework.core.artefact import KEY
 from tilework.core.config import encode
@@ -22,6 +24,7 @@ from tilework.objectives import ObjectiveConfig
 from tilework.runs.run import Chain, Run
 
 FILE = Path("docs/settings.md")
+ROOMS = ("augment", "layers", "models", "objectives", "tokenizers")  # packages whose modules register classes
 CHOICES = (ModelConfig, StemConfig, ObjectiveConfig, Augment)  # classes that a `name` selects from a registry
 HEAD = """# Settings
 
@@ -36,6 +39,9 @@ are selected by name or by index from 0. For a model, stem, objective or augment
 
 def page() -> str:
     """The whole page, with every class that the fields of a run or chain lead to."""
+    for module in pkgutil.walk_packages(tilework.__path__, "tilework."):
+        if module.name.split(".")[1] in ROOMS:
+            import_module(module.name)
     lines = [HEAD]
     for kind in _plain_classes():
         lines += [f"## {kind.__name__}", *_section(kind)]
