@@ -26,7 +26,7 @@ from tilework.augment import (
     Mixup,
     Normalise,
     RandAugment,
-    RandomResizedCrop,
+    WholeCrop,
 )
 from tilework.cli.main import main
 from tilework.core.config import resolve
@@ -79,7 +79,7 @@ def test_table_1(name: str) -> None:
     assert fit.schedule.factor(1.0, 5 / 300) * fit.optim.lr == pytest.approx(1e-5)
     mixing = {"lv_vit_s_relabel": ()}.get(name, (MixToken((14, 14)),) if labels else (run.augment[-1],))
     operations = RandAugment(3 if name == "lv_vit_l" else 2, magnitude=9.0, deviation=0.5)
-    steps = (RandomResizedCrop((224, 224)), Flip(), operations, Normalise(), Erase(0.25))
+    steps = (WholeCrop((224, 224)), Flip(), operations, Normalise(), Erase(0.25))
     assert run.augment == (*steps, *mixing)
     assert run.evaluation == (CentreCrop((224, 224)), Normalise())
     side = 224 if name in ("lv_vit_m", "lv_vit_l") else 248  # timm's floor(224 / 0.9)
@@ -114,7 +114,7 @@ def test_larger_images(size: str, side: int, image: int, parameters: int) -> Non
     assert (run.fit.batch, run.fit.epochs, run.fit.steps) == (512, 30, 0)
     assert (run.fit.optim.lr, run.fit.optim.weight_decay) == (5e-6, 1e-8)
     assert [run.fit.schedule.factor(progress, 0.0) for progress in (0.0, 0.5, 1.0)] == [1.0, 1.0, 1.0]
-    assert run.augment == (RandomResizedCrop((side, side)), *base.augment[1:-1], MixToken(grid))
+    assert run.augment == (WholeCrop((side, side)), *base.augment[1:-1], MixToken(grid))
     assert run.evaluation == (CentreCrop((side, side)), Normalise())
     assert (run.model, run.objective) == (base.model, base.objective)
     assert run.size == (image, image)

@@ -21,7 +21,7 @@ from tilework.augment import (
     Mixup,
     Normalise,
     RandAugment,
-    RandomResizedCrop,
+    WholeCrop,
     TokenCrop,
     TokenEda,
 )
@@ -132,9 +132,9 @@ def test_pipelines_are_in_the_papers_order() -> None:
     )
     assert run.evaluation == (Embed(), CentreCrop((28, 28)))
     run = recipes["deit_b"].run
-    order = ["random_resized_crop", "flip", "rand_augment", "normalise", "erase", "cutmix_or_mixup"]
+    order = ["whole_crop", "flip", "rand_augment", "normalise", "erase", "cutmix_or_mixup"]
     assert names(run.augment) == order
-    assert run.augment[0] == RandomResizedCrop((224, 224), (0.08, 1.0), (3 / 4, 4 / 3))
+    assert run.augment[0] == WholeCrop((224, 224), (0.08, 1.0), (3 / 4, 4 / 3))
     assert run.augment[-1] == CutMixOrMixup(CutMix(1.0), Mixup(1.0, alpha=0.8), switch=0.5)
     assert run.evaluation == (CentreCrop((224, 224)), Normalise())
     assert run.size == (256, 256)
@@ -187,7 +187,7 @@ def test_other_backbones_change_nothing_else() -> None:
 
 def test_weak_control_is_crop_and_cutmix_only() -> None:
     run = recipes["weak_vit_s"].run
-    assert run.augment == (RandomResizedCrop((224, 224), (0.08, 1.0)), Normalise(), CutMix(1.0))
+    assert run.augment == (WholeCrop((224, 224), (0.08, 1.0)), Normalise(), CutMix(1.0))
     assert run.model == recipes["deit_s"].run.model
     assert run.fit == replace(recipes["deit_s"].run.fit, repeats=1)
 
@@ -245,7 +245,7 @@ def test_small_recipes_are_the_large_ones_in_miniature() -> None:
     for small, large in (("seit_to_tokens_cpu", "seit_21k_to_tokens"), ("seit_to_pixels_cpu", "seit_21k_to_pixels")):
         assert [link.name for link in recipes[small].run.links] == [link.name for link in recipes[large].run.links]
     plain = names(recipes["seit_plain_cpu"].run.augment), names(recipes["plain_pixel_cpu"].run.augment)
-    assert plain == (["token_crop"], ["random_resized_crop", "normalise"])
+    assert plain == (["token_crop"], ["whole_crop", "normalise"])
 
 
 def test_chains_are_made_of_the_columns() -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tilework.augment import CutMixOrMixup, Erase, Flip, Normalise, RandAugment, RandomResizedCrop, TwoViews
+from tilework.augment import CutMixOrMixup, Erase, Flip, Normalise, RandAugment, TwoViews, WholeCrop
 from tilework.layers.stem_early_conv import EarlyConvStemConfig
 from tilework.layers.stem_frozen import FrozenStemConfig
 from tilework.layers.stem_moto import MotoStemConfig
@@ -132,7 +132,7 @@ def contrastive(run: Run) -> Run:
         optim=OptimConfig(lr=2.4e-3, weight_decay=0.1),
         schedule=ScheduleConfig(warmup_steps=10_000),
     )
-    steps = (RandomResizedCrop((224, 224)), Flip(), RandAugment(magnitude=9.0, deviation=0.5), Normalise())
+    steps = (WholeCrop((224, 224)), Flip(), RandAugment(magnitude=9.0, deviation=0.5), Normalise())
     model = replace(model, drop_path=0.0, positions="sincos")
     return replace(run, model=model, objective=MocoConfig(rise="cosine"), augment=(TwoViews(steps),), fit=fit)
 

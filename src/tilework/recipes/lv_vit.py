@@ -22,7 +22,7 @@ from tilework.augment import (
     Mixup,
     Normalise,
     RandAugment,
-    RandomResizedCrop,
+    WholeCrop,
 )
 from tilework.core.config import resolve
 from tilework.layers.stems import ConvStemConfig
@@ -63,7 +63,7 @@ def lv_run(
     return Run(
         model=model,
         objective=objective,
-        augment=(RandomResizedCrop((crop, crop)), *steps, *mixing),
+        augment=(WholeCrop((crop, crop)), *steps, *mixing),
         evaluation=(CentreCrop((crop, crop)), Normalise()),
         size=(side, side),
         fit=fit,

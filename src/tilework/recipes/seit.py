@@ -1,8 +1,7 @@
 """SeiT: training from stored tokens, and the pixel runs it is compared with (Park et al., 2023; tables 2, 3, B.1-B.5).
 
 Every setting of table B.1 stands here; rates fall to 1e-5, as in DeiT's code. Token stores hold 32x32 codes of 256 px
-images (f8 tokenizers). Pixel runs cut their random crops from images resized and cut to 256 px, where DeiT cuts them
-from whole ones.
+images (f8 tokenizers). Pixel runs cut their random crops from whole images, as DeiT does.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from tilework.augment import (
     Mixup,
     Normalise,
     RandAugment,
-    RandomResizedCrop,
     TokenCrop,
     TokenEda,
+    WholeCrop,
 )
 from tilework.layers.stems import PatchStemConfig, StemConfig, TokenF16StemConfig, TokenStemConfig
 from tilework.models import ModelConfig, ResnetConfig, preset
@@ -51,7 +50,7 @@ def token_run(model: ModelConfig, fit: FitConfig, *, eda: float = 0.25, noise: f
 
 def pixel_run(model: ModelConfig, fit: FitConfig, *, strong: bool = True, erase: float = 0.25) -> Run:
     """DeiT's pipeline on pixels; not strong: random resized crop and CutMix only (SeiT, B.6)."""
-    cut: tuple[Augment, ...] = (RandomResizedCrop((224, 224)),)
+    cut: tuple[Augment, ...] = (WholeCrop((224, 224)),)
     erased: tuple[Augment, ...] = (Erase(erase),) if erase else ()
     deit = (*cut, Flip(), RandAugment(magnitude=9.0, deviation=0.5), Normalise(), *erased)
     mixing = CutMixOrMixup(CutMix(1.0), Mixup(1.0, alpha=0.8), switch=0.5)
