@@ -264,7 +264,11 @@ def test_a_recipe_is_filed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("good_deit_s_token_prop", "extra.token_prop.objective.size=128", "extra.0.objective.size=128"),
         ("good_moco_cpu", "augment.two_views.views.flip.probability=0", "augment.0.views.1.probability=0"),
         ("mtm_to_seit_cpu", "links.pretrain.run.fit.steps=800", "links.0.run.fit.steps=800"),
-        ("mtm_to_seit_cpu", "links.tune.run.augment.requantise.steps.cutmix.probability=0", "links.1.run.augment.0.steps.2.probability=0"),
+        (
+            "mtm_to_seit_cpu",
+            "links.tune.run.augment.requantise.steps.cutmix.probability=0",
+            "links.1.run.augment.0.steps.2.probability=0",
+        ),
     ],
 )
 def test_settings_by_name_are_those_by_position(name: str, setting: str, position: str) -> None:

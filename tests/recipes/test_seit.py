@@ -21,9 +21,9 @@ from tilework.augment import (
     Mixup,
     Normalise,
     RandAugment,
-    WholeCrop,
     TokenCrop,
     TokenEda,
+    WholeCrop,
 )
 from tilework.models import Model, Resnet
 from tilework.objectives import ClassifyConfig

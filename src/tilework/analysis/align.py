@@ -6,7 +6,6 @@ B images | N tokens | L blocks
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from tilework.analysis.explain import Explained
 from tilework.augment import BlockMix, PatchCutMix, RandomMix, apply_all
 from tilework.augment.patch_mixing import PatchMixing
 from tilework.core.batch import Batch, Mix
+from tilework.core.config import Plain
 from tilework.core.distributed import World, pick_device
 from tilework.core.errors import ConfigError
 from tilework.core.files import new_directory, write, write_json
@@ -33,7 +33,7 @@ SEED, PAIRS, PART = 3, 256, 64  # PAIRS: mixed images that results.json averages
 
 def align_views(
     run: Path, data: Location, out: Path, tokenizer: Path | None = None, count: int = 8, device: str = "auto"
-) -> dict[str, Any]:
+) -> Plain:
     """Write figures of mixed images, label maps and shares by layer; returns what results.json holds."""
     chosen = pick_device(device)
     one = Explained.open(run, data, chosen)
@@ -71,7 +71,7 @@ def strategy(batch: Batch, kind: type[PatchMixing], grid: tuple[int, int]) -> Mi
     return kind(batch.x.shape[-1] // grid[1]).sample(Draws(SEED, 0, batch.index), batch)
 
 
-def agreement(one: Explained, device: torch.device) -> dict[str, Any]:
+def agreement(one: Explained, device: torch.device) -> Plain:
     """Distance and correlation between label rules and token similarity, over many mixed images."""
     index = some(len(one.source), min(PAIRS, len(one.source)))
     index = index[: len(index) - (len(index) % PART == 1)]  # one alone has no partner

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from tilework.augment.affine import Geometry, warp
 from tilework.augment.color_adapt import adapt_colour
 from tilework.augment.embed import look_up
 from tilework.core.batch import Batch, Mix
+from tilework.core.config import Plain
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import new_directory, write, write_json
@@ -111,7 +111,7 @@ def augment_views(
     pixels: tuple[Path, Path] | None = None,
     count: int = 8,
     device: str = "auto",
-) -> dict[str, Any]:
+) -> Plain:
     """Write figures of augmentations, class separability of features, and training curves.
 
     runs: features come from the first, curves from all. pixels: a run on pixels and a folder of images.
@@ -125,7 +125,7 @@ def augment_views(
     decoder, _ = decoder_of(tokenizer, source.codebook)
     views = Views(decoder.to(chosen), Adapter.open(adapter, source.codebook, chosen))
     batch = source.batch(np.linspace(0, len(source) - 1, count).astype(np.int64)).to(chosen)
-    found: dict[str, Any] = {}
+    found: Plain = {}
     with new_directory(out) as root:
         for name, rows in views.geometry(batch).items():
             write(root / f"{name.replace(' ', '-')}.png", rows_of_pictures(_arrays(rows)))

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from tilework.augment import AnyStep, Augment, CentreCrop, Embed, Normalise, apply_all, build_all, output_shape
+from tilework.core.config import Plain
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import new_directory, write, write_json
@@ -48,7 +48,7 @@ def stem_views(
     count: int = 8,
     device: str = "auto",
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> dict[str, Any]:
+) -> Plain:
     """Measure named stems with random weights and trained stems of runs; write results.json, a table and figures.
 
     size: of images for named stems; runs use their own. samples: of `data` to train decoders on; 0: all.
@@ -62,7 +62,7 @@ def stem_views(
     for name in stems:
         known[name]  # an unknown name is refused before any training
     chosen = pick_device(device)
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, Plain] = {}
     layouts: dict[str, np.ndarray] = {}
     total = (len(stems) + len(runs)) * epochs
     named = ((name, _random(name, data, val, width, size, samples, chosen)) for name in stems)
@@ -130,7 +130,7 @@ def _layouts(
     return {f"{title}: image": shown, f"{title}: entities": layout_pictures(stem.layout(x).cpu().numpy())}
 
 
-def _table(rows: dict[str, dict[str, Any]]) -> str:
+def _table(rows: dict[str, Plain]) -> str:
     lines = ["| stem | reconstruction error (MSE) | token similarity | parameters |", "|---|---|---|---|"]
     lines += [f"| {n} | {r['mse']:.4f} | {r['similarity']:.3f} | {r['parameters']:,} |" for n, r in rows.items()]
     return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from tilework.cli.arguments import Device, DryRun, Images, Json, Settings
+from tilework.cli.arguments import Device, DryRun, Images, Json, OptionalPath, Settings
 from tilework.cli.output import show
 
 ROWS = ("pixels", "uniform:0.2", "score:0.2", "resolution:0.25", "jpeg:5", "jpeg:10")
@@ -28,6 +28,8 @@ def compare(
     pixel_recipe: str = "plain_pixel_cpu",
     token_recipe: tuple[str, ...] = ("seit_cpu", "seit_f16_cpu"),
     plain_recipe: tuple[str, ...] = ("seit_plain_cpu",),
+    adapter: OptionalPath = None,
+    maps: OptionalPath = None,
     deviation: float = 0.01,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -60,13 +62,28 @@ def compare(
         pixel_recipe: Recipe for rows of images.
         token_recipe: Recipes for rows of tokens; the first that fits the token grid is used.
         plain_recipe: The same for rows 'plain'.
+        adapter: Directory of a trained TokenAdapt, for token recipes that augment with it.
+        maps: Directory of label maps, for pixel recipes that learn from them.
         deviation: Assumed standard deviation of accuracy between seeds (0.01: one point), for the noise estimate.
     """
     from tilework.experiments.compare import RESULTS, Compare, markdown
 
     names = rows or (*ROWS, *(TOKEN_ROWS if tokenizer else ()), *(f"tokens:{i + 2}" for i in range(len(tokenizer) - 1)))
     job = Compare(
-        images, val, out, names, tokenizer, settings, pixel_recipe, token_recipe, plain_recipe, deviation, device, json
+        images,
+        val,
+        out,
+        names,
+        tokenizer,
+        settings,
+        pixel_recipe,
+        token_recipe,
+        plain_recipe,
+        deviation,
+        device,
+        json,
+        adapter,
+        maps,
     )
     if dry_run:
         show(job.plan(), json)

@@ -13,14 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from PIL import Image
 
 from tilework.augment import Augment, output_shape
 from tilework.core.batch import Shape, Stage
-from tilework.core.config import resolve
+from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import is_free, locked, make_directory, new_directory, sha256, write, write_json
@@ -43,7 +43,7 @@ from tilework.experiments.scores import read_scores, scored, write_scores
 from tilework.experiments.statistics import pooled_deviation
 from tilework.recipes import run_of
 from tilework.report import storage_accuracy
-from tilework.runs import Chain, Link, Run
+from tilework.runs import Artefacts, Chain, Link, Run, equip
 from tilework.runs.build import open_source
 from tilework.store import Store
 from tilework.store.rearrange import first_of_each, random_rank
@@ -107,9 +107,11 @@ class Compare:
     deviation: float = 0.01  # assumed standard deviation of accuracy between seeds
     device: str = "auto"
     quiet: bool = False
+    adapter: Path | None = None  # TokenAdapt, for token recipes that use one
+    maps: Path | None = None  # label maps, for pixel recipes that learn from them
     _stored: dict[str, Stored] = field(default_factory=dict, init=False, repr=False)
 
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> Plain:
         """Rows and runs, after all checks."""
         plan = self._check()
         return {
@@ -120,7 +122,7 @@ class Compare:
             "noise": noise_line(self.deviation),
         }
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Plain:
         """All rows; returns what results.json holds."""
         plan = self._check()
         is_free(self.out)  # raises if it cannot be a directory
@@ -129,7 +131,7 @@ class Compare:
             self._claim()
             return self._run(plan)
 
-    def _run(self, plan: list[tuple[str, str, int]]) -> dict[str, Any]:
+    def _run(self, plan: list[tuple[str, str, int]]) -> Plain:
         notice(f"{counted(sum(seeds for *_, seeds in plan), 'run')}; {noise_line(self.deviation)}", self.quiet)
         outcomes: list[Outcome] = []
         for kind, value, seeds in plan:
@@ -177,6 +179,7 @@ class Compare:
             "val": str(self.val),
             "tokenizers": [sha256(path / "weights.safetensors") for path in self.tokenizers],
             "settings": list(self.settings),
+            **{name: str(path) for name, path in (("adapter", self.adapter), ("maps", self.maps)) if path is not None},
             "recipes": [self.pixel_recipe, list(self.token_recipes), list(self.plain_recipes)],
         }
         for left in (self.out / "data").glob(".*.tmp"):  # of an interrupted write: the lock excludes a running one
@@ -194,7 +197,8 @@ class Compare:
 
     def recipe(self, name: str) -> Run:
         """A recipe with the overrides of the comparison."""
-        return resolve(run_of(name), None, self.settings)
+        given = Artefacts(next(iter(self.tokenizers), None), self.adapter, self.maps)
+        return resolve(equip(run_of(name), given, strict=False), None, self.settings)
 
     def folder_row(self, kept: str, path: Path, folder: ImageFolder) -> Stored:
         """A row of images in a folder, with the pixel recipe."""
@@ -252,7 +256,7 @@ class Compare:
         what = f"no recipe of {', '.join(names)} takes {grid[0]}x{grid[1]} codes"
         raise ConfigError(what, "use another tokenizer or another --token-recipe")
 
-    def _report(self, outcomes: list[Outcome]) -> dict[str, Any]:
+    def _report(self, outcomes: list[Outcome]) -> Plain:
         summary = summarise(outcomes)
         deviation, degrees = pooled_deviation([row["top1"] for row in summary.values()])
         full = self.folder.bytes
@@ -314,7 +318,7 @@ def augmentation(run: Run | Chain) -> str:
     return ", ".join(name for name in names if name not in quiet) or "none"
 
 
-def markdown(results: dict[str, Any]) -> str:
+def markdown(results: Plain) -> str:
     """The results as a Markdown table."""
     lines = [
         "| row | data | augmentation | samples | bytes per image | size vs files | accuracy (%) | vs first row |",

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import numpy as np
 import torch
 
-from tilework.core.config import resolve
+from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import is_free, new_directory, write, write_json
@@ -45,7 +44,7 @@ class Demo:
     device: str = "auto"
     quiet: bool = False
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Plain:
         """All steps; returns what results.json holds."""
         device = pick_device(self.device)
         self._claim()
@@ -67,7 +66,7 @@ class Demo:
         if not is_free(self.out):
             if not (self.out / STATE).is_file():
                 raise OutputError(f"{self.out} holds other files", "choose another --out")
-            self.state: dict[str, Any] = json.loads((self.out / STATE).read_bytes())
+            self.state: Plain = json.loads((self.out / STATE).read_bytes())
             if self.state["settings"] != settings:
                 what = f"{self.out} holds a demo with other images, options or version"
                 raise OutputError(what, "choose another --out or remove it")
@@ -145,7 +144,7 @@ class Demo:
         opened = trained.on(val, device)
         return classify(trained.classifier, opened.source, opened.steps, device)
 
-    def _report(self, device: torch.device) -> tuple[dict[str, Any], str]:
+    def _report(self, device: torch.device) -> tuple[Plain, str]:
         tokens = self._evaluate("token", self.out / "val.tok", device)
         pixels = self._evaluate("pixel", self.out / "images/val", device)
         store, val, train = Store(self.out / "train.tok"), self._pixels("val"), self._pixels("train")
@@ -173,7 +172,7 @@ class Demo:
         return results, self._page(results, tokens, pixels, store, val)
 
     def _page(
-        self, results: dict[str, Any], tokens: Classification, pixels: Classification, store: Store, val: ImageSource
+        self, results: Plain, tokens: Classification, pixels: Classification, store: Store, val: ImageSource
     ) -> str:
         jpeg, token = results["jpeg"], results["token"]
         share = token["bytes_per_image"] / jpeg["bytes_per_image"]
@@ -277,5 +276,5 @@ def split_folder(images: Path, out: Path, every: int = 5) -> None:
                 os.symlink(path, link)
 
 
-def _read_log(path: Path) -> list[dict[str, Any]]:
+def _read_log(path: Path) -> list[Plain]:
     return [json.loads(line) for line in path.read_text().splitlines()]

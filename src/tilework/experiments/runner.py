@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from time import monotonic, sleep
-from typing import Any
 
-from tilework.core.config import encode
+from tilework.core.config import Plain, encode
 from tilework.core.errors import InUseError, OutputError
 from tilework.core.files import is_free, locked, make_directory, write_json
 from tilework.core.location import Location
@@ -120,7 +119,7 @@ def run_trials(
     return [done[i] for i in sorted(done)]
 
 
-def claim(out: Path, state: dict[str, Any], name: str) -> None:
+def claim(out: Path, state: Plain, name: str) -> None:
     """Write the settings of an experiment to its directory; refuse one that holds something else."""
     file = out / STATE
     if not file.exists() and is_free(out):
@@ -131,13 +130,13 @@ def claim(out: Path, state: dict[str, Any], name: str) -> None:
         raise OutputError(f"{out} holds a {name} with other settings", f"choose another --out or use those in {file}")
 
 
-def accuracy_cell(row: dict[str, Any]) -> str:
+def accuracy_cell(row: Plain) -> str:
     """Mean and standard deviation of a row, in percent."""
     spread = f" ± {100 * row['deviation']:.1f}" if row["deviation"] is not None else ""
     return f"{100 * row['mean']:.1f}{spread}"
 
 
-def difference_cell(row: dict[str, Any]) -> str:
+def difference_cell(row: Plain) -> str:
     """Difference from the first row in points, marked where it is within noise."""
     difference = f"{100 * row['difference']:+.1f}"
     if row["resolved"] is None:
@@ -165,7 +164,7 @@ def resolution_line(deviation: float | None, degrees: int) -> str:
     )
 
 
-def summarise(outcomes: Sequence[Outcome], metric: str = "top1") -> dict[str, dict[str, Any]]:
+def summarise(outcomes: Sequence[Outcome], metric: str = "top1") -> dict[str, Plain]:
     """Mean and standard deviation of each row over its seeds, and its difference from the first row.
 
     `resolvable`: smallest significant difference (95 %), from the deviation pooled over rows with several seeds.
@@ -176,7 +175,7 @@ def summarise(outcomes: Sequence[Outcome], metric: str = "top1") -> dict[str, di
         rows.setdefault(outcome.trial.row, {})[outcome.trial.seed] = outcome.metrics[metric]
     deviation, degrees = pooled_deviation([list(values.values()) for values in rows.values()])
     first = next(iter(rows.values()), {})
-    table: dict[str, dict[str, Any]] = {}
+    table: dict[str, Plain] = {}
     for name, values in rows.items():
         numbers = list(values.values())
         smallest = resolvable(deviation, len(numbers), len(first), degrees) if degrees else None

@@ -10,9 +10,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from tilework.core.config import resolve
+from tilework.core.config import Plain, resolve
 from tilework.core.errors import ConfigError
 from tilework.core.files import make_directory, write, write_json
 from tilework.core.location import Location
@@ -67,7 +66,7 @@ class Table:
     device: str = "auto"
     quiet: bool = False
 
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> Plain:
         """Rows, runs and estimated time, after all checks."""
         rows = self.rows()
         minutes = {row.name: self._minutes(row) for row in rows}
@@ -101,7 +100,7 @@ class Table:
             check_links(whole, [self.data] * row.links, self._validation(row), row.start)
         return rows
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Plain:
         """All rows, seed by seed, so that every row has a number early; returns what results.json holds."""
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError("a table cannot run under torchrun", "start the same command in several processes")
@@ -161,7 +160,7 @@ class Table:
             **({"maps": known.maps} if known.maps else {}),
         }
 
-    def _report(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    def _report(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> Plain:
         task = task_of(rows[0].run)
         order = [row.name for row in rows]
         summary = summarise(sorted(outcomes, key=lambda o: order.index(o.trial.row)), task.metric)
@@ -189,7 +188,7 @@ class Table:
         return results
 
 
-def markdown(results: dict[str, Any]) -> str:
+def markdown(results: Plain) -> str:
     """The results as a Markdown table."""
     figure = "accuracy (%)" if results["metric"] == "top1" else results["metric"]
     figure += "" if results["higher_is_better"] else " (lower is better)"

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, log2
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from tilework.core.config import resolve
+from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.core.files import locked, make_directory, write, write_json
@@ -63,7 +62,7 @@ class TokenizerViews:
     device: str = "auto"
     quiet: bool = False
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Plain:
         """All rows, seed by seed, so that every row has a number early; returns what results.json holds."""
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError("a comparison cannot run under torchrun", "start it as one process")
@@ -73,7 +72,7 @@ class TokenizerViews:
             claim(self.out, self._state(), "comparison")
             notice(f"{counted(len(names) * self.seeds, 'run')} of {self.steps} steps", self.quiet)
             outcomes: list[Outcome] = []
-            results: dict[str, Any] = {}
+            results: Plain = {}
             for seed in range(self.seeds):
                 for number, name in enumerate(names):
                     trial = self._trial(name, seed)
@@ -98,7 +97,7 @@ class TokenizerViews:
             self._run_of(path.name)
         return names
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> Plain:
         return {
             "data": [str(self.data), str(self.val)],
             "steps": self.steps,
@@ -142,7 +141,7 @@ class TokenizerViews:
                 raise OutputError(f"{path} was made by another tokenizer named {name}", "choose another --out")
         return train, val
 
-    def _measure(self, name: str) -> dict[str, Any]:
+    def _measure(self, name: str) -> Plain:
         """Reconstruction quality on validation images, and size of the store."""
         file = self.out / "data" / name / MEASURED
         if not file.is_file():
@@ -166,14 +165,14 @@ class TokenizerViews:
             write_json(file, measured)
         return dict(json.loads(file.read_bytes()))
 
-    def _described(self, name: str) -> dict[str, Any]:
+    def _described(self, name: str) -> Plain:
         if name != PIXELS:
             return self._measure(name)
         folder = ImageFolder.open(self.data)
         size = list(self._run_of(name).size)
         return {"size": size, "codec": "image files", "bytes_per_image": folder.bytes / len(folder)}
 
-    def _report(self, names: Sequence[str], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    def _report(self, names: Sequence[str], outcomes: Sequence[Outcome]) -> Plain:
         summary = summarise(sorted(outcomes, key=lambda one: names.index(one.trial.row)))
         deviation, degrees = pooled_deviation([row["top1"] for row in summary.values()])
         seconds = {name: [round(o.seconds, 1) for o in outcomes if o.trial.row == name] for name in summary}
@@ -194,7 +193,7 @@ class TokenizerViews:
         return results
 
 
-def markdown(results: dict[str, Any]) -> str:
+def markdown(results: Plain) -> str:
     """The results as a Markdown table."""
     lines = [
         "| tokenizer | grid | codebook | codes used | bits per image | stored bytes per image | PSNR | accuracy (%) | "
