@@ -173,7 +173,7 @@ def test_damage_is_refused_and_nothing_runs(tmp_path: Path, capsys: pytest.Captu
     published(folder)
     refused("16 codes for a grid of 5x4", (5, 4))
     torch.save(Evil(), folder / "codebook.ckpt")
-    refused(r"codebook\.ckpt cannot be read")
+    refused(r"codebook\.ckpt is damaged")
     assert "this ran" not in capsys.readouterr().out
     torch.save({"a": torch.zeros(3)}, folder / "codebook.ckpt")
     refused("does not hold one")

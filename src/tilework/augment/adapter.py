@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import is_zipfile
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from tilework.core.batch import Mix
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.files import new_directory, sha256, write, write_json
+from tilework.core.torch_files import read_torch
 from tilework.layers.positions import sincos_positions
 from tilework.layers.token_adapt import TokenAdaptNetwork
 
@@ -154,11 +154,7 @@ def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Codebook]:
 
 def load_published(path: Path) -> TokenAdaptNetwork:
     """The network of SeiT++'s published code from its file of weights, known by their names; nothing in it can run."""
-    try:
-        found = torch.load(path, map_location="cpu", mmap=is_zipfile(path), weights_only=True)
-    except Exception as error:  # the restricted reader refuses in many ways: UnpicklingError, RuntimeError, ...
-        what = f"{path} is damaged or holds more than tensors; none of it was run"
-        raise InputError(what, f"give a TokenAdapt ({type(error).__name__})") from error
+    found = read_torch(path)
     found = found.get("model", found) if isinstance(found, dict) else {}
     theirs = {
         name: tensor

@@ -23,6 +23,7 @@ import torch
 from tilework.core.codebook import are_synonyms
 from tilework.core.errors import DamageError, InputError
 from tilework.core.files import new_directory
+from tilework.core.torch_files import read_torch
 from tilework.data.npy_files import parse_npy
 from tilework.store import Store, StoreWriter
 from tilework.store.escape_gzip import escape, pack, unescape, unpack
@@ -135,10 +136,7 @@ def _labels(path: Path, count: int) -> np.ndarray:
 
 
 def _codebook(path: Path) -> np.ndarray:
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a hostile or foreign file makes the unpickler raise; nothing of it runs
-        raise InputError(f"{path} cannot be read as a tensor", str(error).splitlines()[0]) from error
+    found = read_torch(path)
     tensors = [found] if isinstance(found, torch.Tensor) else list(found.values()) if isinstance(found, dict) else []
     tables = [t for t in tensors if isinstance(t, torch.Tensor) and t.ndim == 2]
     if len(tables) != 1:
