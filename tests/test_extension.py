@@ -72,4 +72,4 @@ def test_a_method_that_cannot_be_imported_is_named(
         main(["recipes"])
     assert end.value.code == 4
     said = capsys.readouterr().err
-    assert "the method 'nowhere.at_all' cannot be imported: correct TILEWORK_METHODS" in said
+    assert "plug-in 'nowhere.at_all' cannot be imported: correct TILEWORK_METHODS" in said

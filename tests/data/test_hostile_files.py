@@ -382,7 +382,7 @@ def test_bombs_do_not_go_off(tmp_path: Path) -> None:
     ran = subprocess.run(run, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
-    assert "unpack to more than" in found["gzip"][0]
+    assert "unpacks to more than" in found["gzip"][0]
     for name in ("dictionary", "wide", "codes"):
         assert "a row group of" in found[name][0], name
     assert all(more < 600 for _, more in list(found.values())[1:]), found  # MiB above the start

@@ -191,4 +191,4 @@ def test_damage_is_refused_and_nothing_runs(tmp_path: Path, capsys: pytest.Captu
     (folder / "train-token.index.npy.gz").write_bytes(gzip.compress(b"no array"))
     refused("not a numpy array")
     data.write_bytes(b"nothing")
-    refused("not a whole gzip file")
+    refused("not a complete gzip file")

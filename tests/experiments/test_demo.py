@@ -33,7 +33,7 @@ def test_results_have_what_is_promised(finished: Path) -> None:
 
 def test_report_shows_every_section(finished: Path) -> None:
     page = (finished / "report.html").read_text()
-    for section in ("Storage and accuracy", "Training", "What the tokens keep", "Predictions", "Confusion"):
+    for section in ("Storage and accuracy", "Training", "Reconstruction from tokens", "Predictions", "Confusion"):
         assert section in page
     assert page.count("data:image/png;base64,") == 5
 
@@ -58,7 +58,7 @@ def test_a_finished_demo_is_not_run_again(finished: Path) -> None:
 
 
 def test_another_demo_or_other_files_are_left_alone(finished: Path, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="another demo"):
+    with pytest.raises(OutputError, match="holds a demo with other images"):
         Demo(finished, quick=False, quiet=True).run()
     (tmp_path / "note.txt").write_text("mine")
     with pytest.raises(OutputError, match="other files"):

@@ -128,7 +128,7 @@ def test_mix_after_the_stem_swaps_stem_maps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"), [({"keep": torch.zeros(1, 1).long()}, "whole maps"), ({"track": True}, "no attention")]
+    ("settings", "words"), [({"visible": torch.zeros(1, 1).long()}, "whole maps"), ({"track": True}, "no attention")]
 )
 def test_what_needs_tokens_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):

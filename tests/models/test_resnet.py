@@ -84,7 +84,7 @@ def test_mix_of_the_input_does_not_mix_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"), [({"keep": torch.zeros(1, 1).long()}, "whole maps"), ({"track": True}, "no attention")]
+    ("settings", "words"), [({"visible": torch.zeros(1, 1).long()}, "whole maps"), ({"track": True}, "no attention")]
 )
 def test_what_needs_tokens_is_refused(settings: dict[str, Tensor], words: str) -> None:
     with pytest.raises(ConfigError, match=words):

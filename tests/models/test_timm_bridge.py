@@ -82,7 +82,7 @@ def test_checkpoints_of_timm_load_under_their_own_names(timm: Any) -> None:
 def test_what_timm_cannot_do_is_refused(timm: Any) -> None:
     model, x = create_model("timm:resnet18", grid=(32, 32), classes=2), torch.randn(2, 3, 32, 32)
     mix = Mix(torch.tensor([1, 0]), torch.ones(2, 4, 4), after_stem=True)
-    for settings in ({"mix": mix}, {"keep": torch.zeros(2, 1).long()}, {"track": True}):
+    for settings in ({"mix": mix}, {"visible": torch.zeros(2, 1).long()}, {"track": True}):
         with pytest.raises(ConfigError, match="timm: models cannot"):
             model(x, **settings)
     with pytest.raises(ConfigError, match="timm has no stem for tokens"):

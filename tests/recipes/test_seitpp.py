@@ -386,7 +386,7 @@ def test_tools_that_nothing_takes_are_refused() -> None:
         with pytest.raises(ConfigError, match="takes --tokenizer: leave --tokenizer out"):
             equip(recipes[name].run, Artefacts(tokenizer=Path("t")))
     for name in ("seit_cpu", "mtm_cpu", "token_adapt_cpu", "decode_encode_cpu"):
-        with pytest.raises(ConfigError, match="this recipe does not use --adapter: leave --adapter out"):
+        with pytest.raises(ConfigError, match="no part of this recipe takes --adapter: leave --adapter out"):
             equip(recipes[name].run, Artefacts(adapter=Path("a")))
 
 
@@ -396,7 +396,7 @@ def test_tools_of_a_chain_go_to_the_links_that_take_them() -> None:
     assert first.objective.tokenizer == "t"  # type: ignore[attr-defined]
     assert [first.augment[0].adapter, second.augment[0].adapter] == ["a", "a"]  # type: ignore[attr-defined]
     assert second.objective == recipes["mtm_to_seitpp_cpu"].run.links[1].run.objective
-    with pytest.raises(ConfigError, match="this recipe does not use --adapter"):
+    with pytest.raises(ConfigError, match="no part of this recipe takes --adapter"):
         equip(recipes["mtm_to_seit_cpu"].run, Artefacts(adapter=Path("a")))
 
 

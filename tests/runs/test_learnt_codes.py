@@ -240,7 +240,7 @@ def test_masked_token_modelling_makes_no_classifier(made: Made, tmp_path: Path) 
 
 @pytest.mark.parametrize("table", [torch.zeros(CODES - 1, CODE_DIM), torch.full((CODES, CODE_DIM), torch.nan)])
 def test_a_damaged_table_is_refused_everywhere(table: Tensor, made: Made, tmp_path: Path) -> None:
-    words = r"codebook\.safetensors holds a table that does not fit its codebook"
+    words = r"codebook\.safetensors do not fit its codebook"
     shutil.copytree(made.tuned, tmp_path / "hurt")
     export_run(made.tuned, tmp_path / "m")
     for folder in ("hurt", "m"):

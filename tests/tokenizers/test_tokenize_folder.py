@@ -207,7 +207,7 @@ def test_existing_store_or_another_spool_is_left_alone(folder: Path, tokenizer: 
     assert bytes_of(tmp_path / "a.tok") == before
     listed = ImageFolder.open(folder)
     open_spool(listed, job(tokenizer), tmp_path / "b.tok")
-    with pytest.raises(OutputError, match="something else"):
+    with pytest.raises(OutputError, match="holds codes of other images"):
         run(folder, tokenizer, tmp_path / "b.tok", views=2)
 
 

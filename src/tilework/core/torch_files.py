@@ -15,8 +15,6 @@ def read_torch(path: Path) -> object:
     try:
         found: object = torch.load(path, map_location="cpu", mmap=is_zipfile(path), weights_only=True)
         return found
-    except (
-        Exception
-    ) as error:  # the restricted reader refuses in many ways: UnpicklingError, RuntimeError, ...
+    except Exception as error:  # the restricted reader refuses in many ways: UnpicklingError, RuntimeError, ...
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(f"{path} is damaged or holds more than tensors; none of it was run", reason) from error
