@@ -422,7 +422,7 @@ def test_both_places_at_once(trained: Trained, tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_place_is_needed(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "give --out DIRECTORY, --store STORE or both" in fails(
+    assert "--store STORE or both" in fails(
         capsys, 4, "annotate", trained.images, "--model", trained.run
     )
 
