@@ -65,9 +65,7 @@ def test_the_steps_of_the_readme(images: Path, tmp_path: Path, capsys: pytest.Ca
     assert (Store(tmp_path / "t.tok").batch(np.arange(24)) == Store(stored).batch(np.arange(24))).all()
     squashed, like = ["--tokenizer", tokenizer, "--out", tmp_path / "s.tok", "--frame", "squash"], ["--like", stored]
     assert "made with another frame than squash" in fails(capsys, 3, "tokenize", images, *squashed, *like)
-    assert "squash does not work with 2 views" in fails(
-        capsys, 4, "tokenize", images, *squashed, "--views", "2"
-    )
+    assert "squash does not work with 2 views" in fails(capsys, 4, "tokenize", images, *squashed, "--views", "2")
     assert run("tokenize", images, *squashed) == 0
     assert "squashed" in Store(tmp_path / "s.tok").manifest.preprocessing
     covered = ["--tokenizer", tokenizer, "--out", tmp_path / "u.tok", "--like", tmp_path / "s.tok"]

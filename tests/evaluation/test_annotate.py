@@ -422,9 +422,7 @@ def test_both_places_at_once(trained: Trained, tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_place_is_needed(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--store STORE or both" in fails(
-        capsys, 4, "annotate", trained.images, "--model", trained.run
-    )
+    assert "--store STORE or both" in fails(capsys, 4, "annotate", trained.images, "--model", trained.run)
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path, trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
