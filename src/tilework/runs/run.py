@@ -96,9 +96,8 @@ def equip(run: R, artefacts: Artefacts, strict: bool = True) -> R:
     strict: refuse an artefact that no part takes.
     """
     paths, runs = artefacts.paths, [link.run for link in run.links] if isinstance(run, Chain) else [run]
-    known = set().union(*map(taken, runs))
-    if strict and (strange := next((kind for kind in paths if kind not in known), None)):
-        raise ConfigError(f"no part of this recipe takes --{strange}", f"leave --{strange} out")
+    if strict and (strange := paths.keys() - set().union(*map(taken, runs) if paths else ())):
+        raise ConfigError(f"no part of this recipe takes --{min(strange)}", f"leave --{min(strange)} out")
     if isinstance(run, Chain):
         return replace(run, links=tuple(replace(link, run=_equipped(link.run, paths)) for link in run.links))
     return _equipped(run, paths)
@@ -112,7 +111,7 @@ def taken(run: Run) -> set[str]:
 
 def _equipped(run: Run, paths: Mapping[str, Path]) -> Run:
     kinds = taken(run) if paths else set()
-    return suited(give(run, {kind: path for kind, path in paths.items() if kind in kinds}))
+    return suited(give(run, {kind: path for kind, path in paths.items() if kind in kinds}) if paths else run)
 
 
 def suited(run: Run) -> Run:
