@@ -274,6 +274,16 @@ def test_token_adapt_from_few_images(name: str, samples: int) -> None:
     assert recipes[f"{name}_cpu"].run.samples == samples
 
 
+@pytest.mark.parametrize(
+    ("name", "samples", "steps"), [("token_adapt_5k", 5000, 1000), ("token_adapt_256k", 256_000, 2000)]
+)
+def test_token_adapt_from_more_images(name: str, samples: int, steps: int) -> None:
+    run = recipes[name].run
+    assert (run.samples, run.fit.total_steps(samples)) == (samples, steps)
+    assert replace(run, samples=0, fit=recipes["token_adapt"].run.fit) == recipes["token_adapt"].run
+    assert recipes[name].published == {"top1_with_it": 75.4}
+
+
 # chains and miniatures
 
 
