@@ -6,6 +6,8 @@ from math import cos, pi
 
 import pytest
 
+from tilework.core.config import resolve
+from tilework.core.errors import ConfigError
 from tilework.train import FitConfig, ScheduleConfig
 
 
@@ -36,3 +38,11 @@ def test_polynomial() -> None:
 def test_senseless_settings_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"must be|not divisible"):
         FitConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    "setting", ["lr=-1", "lr=.nan", "weight_decay=-1", "betas=[2,3]", "betas=[0.9,1.0]", "momentum=1.5", "clip=-1"]
+)
+def test_impossible_optimisers_are_refused_in_one_line(setting: str) -> None:
+    with pytest.raises(ConfigError, match="must"):
+        resolve(FitConfig(), None, [f"optim.{setting}"])

@@ -26,6 +26,7 @@ from tilework.evaluation import evaluate
 from tilework.evaluation.mixing_ratio import MixingRatio, MixingRatios, mixing_ratios
 from tilework.report import label_maps, ratio_panels, rows_of_pictures
 from tilework.tokenizers import load_tokenizer
+from tilework.tokenizers.tokenizer import decoder_of
 
 STRATEGIES: dict[str, type[PatchMixing]] = {"CutMix": PatchCutMix, "random": RandomMix, "block-wise": BlockMix}
 SEED, PAIRS, PART = 3, 256, 64  # PAIRS: mixed images that results.json averages over; PART: at a time
@@ -43,6 +44,8 @@ def align_views(
     if not 1 < count <= len(one.source):
         raise ConfigError(f"--count {count} is not between 2 and the {len(one.source)} images", "change --count")
     decoder = None if tokenizer is None else load_tokenizer(tokenizer)[0].to(chosen).requires_grad_(False)
+    if tokenizer is not None and one.source.codebook is not None:
+        decoder_of(tokenizer, one.source.codebook)  # refuses another tokenizer than that of the data
     index = some(len(one.source), count)
     batch = mixable(one, index, chosen)
     mixes = {name: strategy(batch, kind, one.model.grid) for name, kind in STRATEGIES.items()}

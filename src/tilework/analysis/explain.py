@@ -29,6 +29,7 @@ from tilework.models import Model
 from tilework.report import heat_pictures
 from tilework.runs.trained import Trained
 from tilework.tokenizers import Tokenizer, load_tokenizer
+from tilework.tokenizers.tokenizer import decoder_of
 
 Method = Literal["relevance", "gradient_attention", "rollout", "gradient"]
 OF_A_CLASS = {
@@ -125,6 +126,9 @@ def explain(
     decoder = None if tokenizer is None else load_tokenizer(tokenizer)[0].to(chosen).requires_grad_(False)
     paths = list(data) * len(runs) if len(data) == 1 else list(data)
     models = [Explained.open(run, path, chosen) for run, path in zip(runs, paths, strict=True)]
+    for one in models:
+        if tokenizer is not None and one.source.codebook is not None:
+            decoder_of(tokenizer, one.source.codebook)  # refuses another tokenizer than that of the data
     if len({len(one.source) for one in models}) > 1:
         raise InputError("the data sets have different numbers of images", "give the same images to all runs")
     total = len(models[0].source)

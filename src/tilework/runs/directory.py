@@ -206,6 +206,5 @@ def _decoded(kind: type[R], path: Path) -> R:
         found: R = decode(kind, read_yaml(path))
         return found
     except ConfigError as error:
-        raise DamageError(
-            f"the settings in {path} are damaged or of another version", f"use the version that wrote them ({error})"
-        ) from error
+        hint = "use the version that wrote them, or name its plug-in in TILEWORK_METHODS"
+        raise DamageError(f"the settings in {path} are damaged or of another version", f"{hint} ({error})") from error

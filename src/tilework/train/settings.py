@@ -21,6 +21,10 @@ class OptimConfig:
     stem_scale: float = 1.0  # factor on the learning rate of the stem, besides layer_decay; 0: frozen
 
     def __post_init__(self) -> None:
+        if not (0 <= self.lr < inf and self.weight_decay >= 0 and self.clip >= 0):
+            raise ValueError("lr, weight_decay and clip must be finite and not negative")
+        if not all(0 <= beta < 1 for beta in (*self.betas, self.momentum)):
+            raise ValueError(f"betas {self.betas} and momentum {self.momentum} must lie in [0, 1)")
         if not 0 <= self.stem_scale < inf:
             raise ValueError(f"stem_scale is {self.stem_scale} but must be finite and not negative")
 
