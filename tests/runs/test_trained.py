@@ -148,3 +148,9 @@ def test_images_are_encoded_as_a_store_would_keep_them(tmp_path: Path) -> None:
     save_tokenizer(tmp_path / "other", other, config, (32, 32))
     with pytest.raises(InputError, match="the tokenizer has other codes than the run was trained on"):
         trained.on(images, CPU, tmp_path / "other")
+
+
+def test_a_start_on_other_codes_is_said(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, said in (("other.tok", True), ("cut.tok", False)):
+        train(RUN, made / name, None, tmp_path / name, "cpu", start=made / "run")
+        assert ("was trained on another codebook" in capsys.readouterr().err) == said

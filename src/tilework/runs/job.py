@@ -62,7 +62,7 @@ def prepare(
     spec, model = check_data(run, source, validation, data, val)
     if begin is not None:
         begin.fill(model, source.classes, quiet_here)
-    codebook = source.codebook if begin is None else begin.codebook_for(source.codebook)
+    codebook = source.codebook if begin is None else begin.codebook_for(source.codebook, quiet_here)
     objective = build_objective(run, model, codebook)
     steps, evaluation = (build_all(part, codebook, world.device) for part in (rest, run.evaluation))
     if leads:

@@ -45,9 +45,15 @@ class Start:
         grid = model.grid if isinstance(model, Model) else None
         return Start(path, model_tensors(directory.checkpoint()), spec.classes, grid, directory.codebook())
 
-    def codebook_for(self, codebook: Codebook | None) -> Codebook | None:
+    def codebook_for(self, codebook: Codebook | None, quiet: bool = True) -> Codebook | None:
         """The codebook of the data with the vectors that were learnt for its codes; refuses other codes for those."""
-        if self.codebook is None or self.codebook.learnt is None or codebook is None:
+        if self.codebook is None or codebook is None:
+            return codebook
+        if self.codebook.learnt is None:
+            if codebook.positions_in(self.codebook) is None:
+                notice(
+                    f"{self.path} was trained on another codebook: its stem does not know the codes of the data", quiet
+                )
             return codebook
         learnt = self.codebook.learnt_for(codebook)
         if learnt is None:
