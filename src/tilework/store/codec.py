@@ -47,4 +47,5 @@ class CodecFamily(Protocol):
         """The codec that wrote a store."""
 
 
+KERNELS = "tilework.store.kernels"  # compiled code of codecs and checksums
 codecs: Registry[CodecFamily] = Registry("codec")

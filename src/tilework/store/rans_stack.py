@@ -16,9 +16,10 @@ from functools import cached_property
 
 import numpy as np
 
+from tilework.core.compiled import kernels
 from tilework.core.errors import DamageError, InputError
-from tilework.store.codec import check_codes, codecs
-from tilework.store.lanes import LaneDecoder, encode_lanes, quantise, starts_of
+from tilework.store.codec import KERNELS, check_codes, codecs
+from tilework.store.lanes import LaneDecoder, check_sizes, decode_compiled, encode_lanes, quantise, starts_of
 
 PRECISION = 14
 LARGEST_VOCABULARY = 1 << 12
@@ -152,8 +153,15 @@ class RansStack:
     def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns (B, T) int32."""
         positions, high, symbols = self.length // self.kinds, self.kinds + 1, self.frequencies.shape[1]
-        lanes = LaneDecoder(data, starts, sizes, PRECISION, positions * high)
+        check_sizes(sizes, positions * high)
         tables, slots, pairs = self._look
+        if fast := kernels(KERNELS, len(starts) * self.length):
+            stacks = np.empty((len(starts), positions, self.kinds), np.int32)
+            rows = tables.reshape(high, symbols), slots.reshape(-1, 1 << PRECISION), pairs.reshape(-1, symbols)
+            arguments = (*rows, self.order, self.common, PRECISION)
+            decode_compiled(fast.decode_stack, data, starts, sizes, arguments, stacks)
+            return stacks.reshape(len(starts), self.length)
+        lanes = LaneDecoder(data, starts, sizes, PRECISION, positions * high)
         out = np.tile(
             np.append(0, self.common).astype(np.int32), (len(starts), positions + 2, 1)
         )  # one more at each end
