@@ -25,8 +25,8 @@ def forged_codec(name: str, rng: np.random.Generator) -> tuple[Codec, np.ndarray
     tables = {key: table.copy() for key, table in codecs[name].fit(ids, vocabulary, columns).tables().items()}
     for table in tables.values():
         if rng.random() < 0.5 and table.size:
-            flat = table.reshape(-1)
-            flat[rng.integers(flat.size)] = rng.integers(0, 256) if rng.random() < 0.5 else flat[rng.integers(flat.size)]
+            flat = table.reshape(-1).view(np.uint8)
+            flat[rng.integers(flat.size)] = rng.integers(256) if rng.random() < 0.5 else flat[rng.integers(flat.size)]
     try:
         return codecs[name].load(tables, rows * columns, vocabulary, columns), ids
     except DamageError:

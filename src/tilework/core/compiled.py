@@ -1,9 +1,9 @@
 """Compiled kernels, where numba is installed (extra `fast`); what they compute, numpy or torch computes too.
 
 TILEWORK_KERNELS=0 turns them off, 1 loads them at the first call. Otherwise those of the store, whose results are the
-same to the last bit, are loaded once a process has enough to do: loading takes half a second, and compiling some seconds,
-once for each machine and version. Compiled code lies beside its source, or in the user's cache where that is not
-writable (numba's NUMBA_CACHE_DIR comes first); where neither is, it is compiled in every process.
+same to the last bit, are loaded once a process has enough to do: loading takes half a second, and compiling some
+seconds, once for each machine and version. Compiled code lies beside its source, or in the user's cache where that is
+not writable (numba's NUMBA_CACHE_DIR comes first); where neither is, it is compiled in every process.
 """
 
 from __future__ import annotations
