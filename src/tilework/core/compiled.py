@@ -23,16 +23,22 @@ ENOUGH = 1 << 20  # codes that a process handles before kernels are loaded
 _seen = 0
 
 
-def jit(function: F) -> F:
+def jit(function: F, fastmath: bool | set[str] = False) -> F:
     """Compile a function when it is first called; it then releases the interpreter while it runs."""
     from numba import njit
 
     # numba looks only at the file of a function for changes, and files of a wheel all have one date: the name tells
     function.__qualname__ += "_" + _digest(Path(function.__code__.co_filename).parent)
+    options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
     try:
-        return njit(nogil=True, cache=True, error_model="numpy")(function)
+        return njit(cache=True, **options)(function)
     except RuntimeError:  # no directory to keep it in
-        return njit(nogil=True, error_model="numpy")(function)
+        return njit(**options)(function)
+
+
+def jit_any_order(function: F) -> F:
+    """The same with sums in any order: for whole numbers below 2^24 in floats, which are exact, and for learning."""
+    return jit(function, {"reassoc", "contract", "nsz"})
 
 
 @lru_cache

@@ -137,6 +137,14 @@ class LaneDecoder:
             self._at[short] = at + 1
         self.x = x
 
+    def ask(self, slots: np.ndarray, which: np.ndarray) -> np.ndarray:
+        """Answers of some lanes, (B,) bool. slots: (B,) of 2^precision for True; which: (B,) lanes that are asked."""
+        slot, whole = self.slot(), self._mask + np.uint32(1)
+        answer = slot < slots
+        frequency = np.where(which, np.where(answer, slots, whole - slots), whole)
+        self.advance(frequency, slot - np.where(which & ~answer, slots, np.uint32(0)))
+        return answer
+
     def finish(self) -> None:
         """Check that every lane ends in the initial state of the encoder, with no words left."""
         if (self.x != LOW).any() or (self._at != self._end).any():

@@ -22,7 +22,7 @@ from tilework.core.codebook import Codebook, are_synonyms
 from tilework.core.errors import DamageError, InputError, OutputError, TileworkError
 from tilework.core.files import locked, sha256, write
 from tilework.core.location import Url, location
-from tilework.store.codec import codecs
+from tilework.store.codec import Chained, codecs
 from tilework.store.columns import RecordColumn, Values, entry_of, pack_column, unpack_column, write_column
 from tilework.store.manifest import NAME, Manifest, read, write_manifest
 from tilework.store.shard import Shards
@@ -79,9 +79,12 @@ class Store:
 
     def _decode(self, index: np.ndarray) -> np.ndarray:
         """Codes of records. index: (B,), numbered over images and views."""
-        records = self._shards.gather(index)
-        try:
-            out = self._codec.decode(*records)  # all in one call, from however many shards
+        codec, chain, wanted = self._codec, None, None
+        if isinstance(codec, Chained) and codec.block > 1:
+            needed, chain, wanted = chains(index, codec.block)
+        records = self._shards.gather(index if chain is None else needed)
+        try:  # all in one call, from however many shards
+            out = codec.decode(*records) if chain is None else codec.decode(*records, chain)[wanted]
         except DamageError as error:
             if len(index) > 1:  # which of them is it?
                 for one in index.tolist():
@@ -266,6 +269,20 @@ class Store:
             return parse(local.read_bytes())
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise DamageError(f"{path} cannot be read", f"restore it ({error})") from error
+
+
+def chains(index: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Records that some build upon, each with all before it in its block.
+
+    index: (B,). Returns their numbers and their places in the blocks, (C,) both, and where the wanted ones are, (B,).
+    """
+    place = index % block
+    first, which = np.unique(index - place, return_inverse=True)  # record of each block
+    count = np.zeros(len(first), np.int64)  # records of each block that are needed
+    np.maximum.at(count, which, place + 1)
+    begin = np.cumsum(count) - count
+    chain = np.arange(int(count.sum())) - np.repeat(begin, count)
+    return np.repeat(first, count) + chain, chain, begin[which] + place
 
 
 def _verify_shard(shards: Shards, number: int) -> list[str]:

@@ -8,6 +8,8 @@ import numba
 
 from tilework.store.kernels.checksum import check, checksum, checksums, copy_records
 from tilework.store.kernels.context import decode_context
+from tilework.store.kernels.learn import learn_mix
+from tilework.store.kernels.mix import code_mix, decode_mix
 from tilework.store.kernels.packed import decode_packed, encode_packed
 from tilework.store.kernels.pairwise import code_pairwise, decode_pairwise
 from tilework.store.kernels.stack import decode_stack
