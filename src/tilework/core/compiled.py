@@ -29,7 +29,7 @@ def jit(function: F, fastmath: bool | set[str] = False) -> F:
 
     # numba looks only at the file of a function for changes, and files of a wheel all have one date: the name tells
     function.__qualname__ += "_" + _digest(Path(function.__code__.co_filename).parent)
-    options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
     try:
         return njit(cache=True, **options)(function)
     except RuntimeError:  # no directory to keep it in

@@ -104,7 +104,9 @@ class Packed:
         records[:, : self.size] = data[starts[:, None] + np.arange(self.size)]
         ids = np.empty((len(starts), self.length), np.int32)
         for codes, touched, bit in self._places():
-            some = sum(records[:, where].astype(np.uint32) << np.uint32(8 * n) for n, where in enumerate(touched))
+            some = records[:, touched[0]].astype(np.uint32)
+            for number, where in enumerate(touched[1:], 1):
+                some |= records[:, where].astype(np.uint32) << np.uint32(8 * number)
             some = some >> np.uint32(bit) & np.uint32((1 << self.bits) - 1)
             ids[:, codes] = some[:, : len(range(self.length)[codes])]
         return ids

@@ -118,7 +118,7 @@ class Pairwise:
                 return fast.code_pairwise(ids[rows], *model, *coded[:, rows])
 
             in_parts(code, len(ids), WORTH_A_THREAD // (PRICE * self.length))
-            return encode_lanes(*(np.ascontiguousarray(part.T) for part in coded), PRECISION)
+            return encode_lanes(np.ascontiguousarray(coded[0].T), np.ascontiguousarray(coded[1].T), PRECISION)
         around = [n.ravel() for n in _neighbours(ids, self.columns, self.vocabulary)]
         flat = ids.ravel()
         frequency: np.ndarray = np.empty(ids.size, np.uint32)

@@ -228,16 +228,17 @@ class _Seal:
 
     def _chunks(self, coder: Codec, total: int) -> Iterator[tuple[bytes, np.ndarray]]:
         done, held = 0, np.empty((0, int(np.prod(self.plan.grid))), np.int32)
-        for _, ids in self._ids():
+        for first, ids in self._ids():
             held = np.concatenate([held, ids]) if len(held) else ids
             whole = len(held) - len(held) % RUN  # blocks of records begin at multiples of this
             for at in range(0, whole, TOGETHER):
                 yield coder.encode(held[at : min(at + TOGETHER, whole)])
-                self.progress(done + min(at + TOGETHER, whole), total)
+                if at + TOGETHER < whole:
+                    self.progress(done + at + TOGETHER, total)
             done, held = done + whole, held[whole:]
+            self.progress(first + len(ids), total)
         if len(held):
             yield coder.encode(held)
-        self.progress(total, total)
 
 
 def _check_used(used: np.ndarray, vocabulary: int) -> None:
