@@ -2,9 +2,9 @@
 
     python benchmarks/small_training.py [--rounds N] [--width N] [--heads N] [--json]
 
-Images per second of CPU time of a whole step (ViT of depth 4 over 49 patches of 14x14 code vectors, batch 64, AdamW), as
-medians with quartiles over interleaved rounds, and ratios to full precision round by round. `losses` are those of the
-last of --rounds steps on the same batch from the same first weights: what the precision does to training.
+Images per second of CPU time of a whole step (ViT of depth 4, 49 patches of 14x14 code vectors, batch 64, AdamW), as
+medians with quartiles over interleaved rounds, and ratios to full precision round by round. `loss` is that of the last
+of --rounds steps on the same batch from the same first weights: what the precision does to training.
 """
 
 from __future__ import annotations
