@@ -14,7 +14,7 @@ import pytest
 from small_data import write_store
 from tilework.augment import Embed
 from tilework.cli.main import main
-from tilework.core.errors import ConfigError, DamageError, OutputError
+from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
 from tilework.data import TokenSource
 from tilework.experiments import runner
 from tilework.experiments.converged import ConvergedTable, markdown
@@ -23,7 +23,7 @@ from tilework.layers.stems import TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
 from tilework.recipes import Recipe, recipes
-from tilework.runs import Chain, Draw, Link, Run
+from tilework.runs import Chain, Draw, Link, Run, train
 from tilework.store import Store
 from tilework.train import FitConfig
 
@@ -128,6 +128,25 @@ def test_a_chain_takes_the_protocol_for_its_last_link() -> None:
     before, last = (link.run for link in run.links)
     assert (before.samples, before.fit.steps, before.fit.seed) == (0, 2, 1)
     assert (last.samples, last.fit.epochs, last.fit.steps, last.fit.optim.lr) == (12, 2, 0, 1e-2)
+
+
+def test_starts_and_maps_can_differ_by_seed(data: Path, tmp_path: Path) -> None:
+    row = table(data, tmp_path / "t", "a: first maps=own-{seed}.maps start=before/seed-{seed}")
+    parsed = row._row(row.lines[0])
+    trial = row._trial(parsed, 2, 1e-3)
+    assert isinstance(trial.run, Run)
+    assert (trial.run.maps, trial.start) == ("own-2.maps", Path("before/seed-2"))
+
+
+def test_a_start_that_one_seed_lacks_is_refused_before_anything_runs(
+    data: Path, tmp_path: Path, titles: list[str]
+) -> None:
+    train(first(), data / "x.tok", None, tmp_path / "before/seed-0", "cpu", quiet=True)
+    with pytest.raises(InputError, match="seed-1"):
+        table(data, tmp_path / "t", f"a: first start={tmp_path}/before/seed-{{seed}}").run()
+    assert not titles
+    train(first(), data / "x.tok", None, tmp_path / "before/seed-1", "cpu", quiet=True)
+    assert len(table(data, tmp_path / "t", f"a: first start={tmp_path}/before/seed-{{seed}}").run()["trials"]) == 3
 
 
 def test_the_plateau_is_where_the_figure_stays_near_its_last() -> None:

@@ -38,7 +38,8 @@ def table(
     resume; several processes started with the same command share the runs.
 
     --protocol makes a table of converged runs: few images, many passes, the same images, order and first weights in
-    every row of a seed, and for every row the learning rate that does best on held-out training images.
+    every row of a seed, and for every row the learning rate that does best on held-out training images. "{seed}" in
+    start=RUN and maps=MAPS is the number of the seed there.
 
     Try:
       tilework table seit_patch_cpu@2 color_adapt_cpu@2 --data train.tok --val val.tok --out ablation

@@ -77,9 +77,14 @@ class ConvergedTable(Table):
         rows = super().rows()
         if any(row.seeds != 1 for row in rows):
             raise ConfigError("a row names its seeds with @, the protocol has its own", "leave @ out, use --seeds")
+        return rows
+
+    def _versions(self, row: Row) -> list[tuple[Run | Chain, Path | None]]:
+        """Seeds draw other images, and may start from other runs."""
         labels, classes = self._labels()
         self.protocol.check(labels, classes)
-        return rows
+        trials = (self._trial(row, seed, self.protocol.rates[0]) for seed in range(self.protocol.seeds))
+        return [(trial.run, trial.start) for trial in trials]
 
     def _labels(self) -> tuple[np.ndarray, int]:
         if isinstance(self.data, Url) or is_store(self.data):

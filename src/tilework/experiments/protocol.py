@@ -68,7 +68,7 @@ class Protocol:
             optim=replace(run.fit.optim, lr=rate),
         )
         draw = Draw(seed, balanced=True, held=self.held if seed == 0 else 0)
-        return replace(run, samples=self.samples, draw=draw, fit=fit)
+        return replace(run, samples=self.samples, draw=draw, maps=run.maps.replace("{seed}", str(seed)), fit=fit)
 
     def best(self, held: Mapping[float, float], higher_is_better: bool) -> float:
         """The rate with the best figure on held images; the lower one of two that are equal."""

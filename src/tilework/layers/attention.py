@@ -11,7 +11,9 @@ from torch.nn import functional as F
 
 from tilework.core.errors import ConfigError
 
-FEW = 256  # tokens up to which three plain products beat torch's fused kernel on a CPU in bfloat16 (twice as fast at 50)
+FEW = (
+    256  # tokens up to which three plain products beat torch's fused kernel on a CPU in bfloat16 (twice as fast at 50)
+)
 
 
 class Attention(nn.Module):
