@@ -25,16 +25,17 @@ EFFECTS = (
     ("Emb-Noise (SeiT)", "seit-tokens-1000", "Emb-Noise", "plain crops", None),
     ("all three (SeiT)", "seit-tokens-1000", "EDA, CutMix, Emb-Noise", "plain crops", None),
     ("ColorAdapt (SeiT++)", "seitpp-1000", "ColorAdapt", "SeiT", 1.0),
-    ("TokenAdapt (SeiT++)", "seitpp-1000", "TokenAdapt", "SeiT", 3.1),
+    ("TokenAdapt after ColorAdapt (SeiT++)", "seitpp-1000", "both", "ColorAdapt", 3.1),
     ("both (SeiT++)", "seitpp-1000", "both", "SeiT", 4.1),
     ("masked modelling (SeiT++)", "mtm-1000", "MTM, SeiT", "SeiT", 1.1),
     ("MixToken (LV-ViT)", "labels-pixels-1000", "MixToken", "class", None),
-    ("token labels (LV-ViT)", "labels-pixels-1000", "both", "class", None),
+    ("token labels and MixToken (LV-ViT)", "labels-pixels-1000", "both", "class", 0.9),
     ("TransMix", "align-tokens-1000", "TransMix", "CutMix", 0.3),
     ("TL-Align", "align-tokens-1000", "TL-Align", "CutMix", 0.8),
-    ("intra windows (Good tokenizers)", "stems-1000", "intra", "plain", None),
-    ("MoTo (Good tokenizers)", "stems-1000", "MoTo", "plain", None),
-    ("TokenProp (Good tokenizers)", "stems-1000", "TokenProp", "plain", None),
+    ("frozen patches (Good tokenizers)", "stems-1000", "frozen", "plain", -0.4),
+    ("intra windows (Good tokenizers)", "stems-1000", "intra", "plain", 0.7),
+    ("MoTo (Good tokenizers)", "stems-1000", "MoTo", "plain", 1.8),
+    ("TokenProp (Good tokenizers)", "stems-1000", "TokenProp", "plain", 0.9),
 )
 
 
@@ -53,9 +54,9 @@ def main() -> None:
             ours = 100 * mean(a - b for a, b in zip(*found, strict=True))
             shown.append((name, paper, ours, 100 * results["resolvable"]))
             said = "seen" if abs(ours) > 100 * results["resolvable"] else "not resolved"
-            print(f"{name:34} {ours:+5.1f} ({said}; {100 * results['resolvable']:.1f}), paper {paper}")
+            print(f"{name:38} {ours:+5.1f} ({said}; {100 * results['resolvable']:.1f}), paper {paper}")
         else:
-            print(f"{name:34} not measured yet")
+            print(f"{name:38} not measured yet")
     if shown:
         args.out.write_bytes(effect_chart(shown))
 
