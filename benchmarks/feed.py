@@ -6,8 +6,9 @@
 each sample (escaped bytes decoded, Token-EDA, one-hot map, crop and bicubic resize of 391 channels), then the codebook
 product for the batch. By hand: what a good engineer writes in torch: uint16 codes in a memory-mapped file, Token-EDA of
 a whole batch, look-up, crop and resize as two batched matrix products. Ours: shuffled batches of a store through the
-loader, Token-EDA, Token-RRC; with compiled kernels, and without. Rounds of all take turns, measured in
-seconds of the processor, all threads together; ratios are medians of the rounds' with quartiles. max_difference compares outputs for the same parameters.
+loader, Token-EDA, Token-RRC; with compiled kernels, and without. Rounds of all take turns, in seconds of the processor,
+all threads together; ratios are medians of the rounds' with quartiles. max_difference compares outputs for the same
+parameters.
 """
 
 from __future__ import annotations

@@ -133,10 +133,11 @@ class RansContext:
 
     @cached_property
     def _tables(self) -> tuple[np.ndarray, ...]:
-        """Of kernels: symbols (X, 2^P), frequencies and first slots (X, K), parts of a table's number (K + 1,)."""
+        """Of kernels: symbols of every 2^5th slot, first slots (X, K + 1), parts of a table's number (K + 1,)."""
         left, above = (np.append(part, self.outside) for part in (self.left, self.above))
-        symbols = self._symbol.astype(np.uint16).reshape(-1, 1 << PRECISION)
-        return symbols, self._pair.reshape(len(symbols), -1), left * (self.outside + 1), above
+        coarse = self._symbol.reshape(-1, 1 << PRECISION)[:, :: 1 << 5].astype(np.uint16)
+        firsts = np.pad(self.starts, ((0, 0), (0, 1)), constant_values=1 << PRECISION).astype(np.uint16)
+        return coarse, firsts, left * (self.outside + 1), above
 
 
 def _neighbours(ids: np.ndarray, columns: int, outside: int) -> tuple[np.ndarray, np.ndarray]:

@@ -48,6 +48,7 @@ class Store:
         self._shards = Shards(self._remote or self._directory, self.manifest.shards)
         tables = self._checked("tables.safetensors", load) if "tables.safetensors" in self.manifest.files else {}
         self._codec = codecs[self.manifest.codec].load(tables, self.manifest.length, self.vocabulary, self.grid[-1])
+        self._chained = self._codec if isinstance(self._codec, Chained) and self._codec.block > 1 else None
 
     def __len__(self) -> int:
         return self.manifest.images
@@ -79,12 +80,13 @@ class Store:
 
     def _decode(self, index: np.ndarray) -> np.ndarray:
         """Codes of records. index: (B,), numbered over images and views."""
-        codec, chain, wanted = self._codec, None, None
-        if isinstance(codec, Chained) and codec.block > 1:
-            needed, chain, wanted = chains(index, codec.block)
-        records = self._shards.gather(index if chain is None else needed)
+        if self._chained is None:
+            records = self._shards.gather(index)
+        else:
+            needed, chain, wanted = chains(index, self._chained.block)
+            records = self._shards.gather(needed)
         try:  # all in one call, from however many shards
-            out = codec.decode(*records) if chain is None else codec.decode(*records, chain)[wanted]
+            out = self._codec.decode(*records) if not self._chained else self._chained.decode(*records, chain)[wanted]
         except DamageError as error:
             if len(index) > 1:  # which of them is it?
                 for one in index.tolist():

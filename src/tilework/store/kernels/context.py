@@ -8,19 +8,27 @@ from __future__ import annotations
 import numpy as np
 
 from tilework.core.compiled import jit
-from tilework.store.kernels.streams import FOUR, HALF, LOW, SIXTEEN, U32, first_state, refill
+from tilework.store.kernels.streams import FOUR, LOW, U32, first_state, refill
+
+COARSE = U32(5)  # bits of a slot that are left out
 
 
 @jit
 def take(
-    data: np.ndarray, x: np.uint32, at: np.uintp, end: np.uintp, table: int, symbols: np.ndarray, pairs: np.ndarray,
+    data: np.ndarray, x: np.uint32, at: np.uintp, end: np.uintp, table: int, coarse: np.ndarray, starts: np.ndarray,
     shift: np.uint32,
 ) -> tuple[np.uint32, np.uintp, int]:  # fmt: skip
-    """One symbol by a table. symbols: (X, 2^P); pairs: (X, K)."""
+    """One symbol by a table. coarse: (X, 2^P / 2^COARSE) symbol of a slot; starts: (X, K + 1) first slots.
+
+    Both fit the cache where a table of all slots does not; from the symbol found it is a few steps to the right one.
+    """
     slot = x & ((U32(1) << shift) - U32(1))
-    symbol = symbols[table, slot]
-    pair = pairs[table, symbol]
-    x, at = refill(data, (pair & HALF) * (x >> shift) + slot - (pair >> SIXTEEN), at, end)
+    symbol = np.int64(coarse[table, slot >> COARSE])
+    first, last = U32(starts[table, symbol]), U32(starts[table, symbol + 1])
+    while last <= slot:
+        symbol += 1
+        first, last = last, U32(starts[table, symbol + 1])
+    x, at = refill(data, (last - first) * (x >> shift) + slot - first, at, end)
     return x, at, symbol
 
 
@@ -29,8 +37,8 @@ def decode_context(
     data: np.ndarray,
     starts: np.ndarray,
     sizes: np.ndarray,
-    symbols: np.ndarray,
-    pairs: np.ndarray,
+    coarse: np.ndarray,
+    firsts: np.ndarray,
     left: np.ndarray,
     above: np.ndarray,
     columns: int,
@@ -57,10 +65,10 @@ def decode_context(
             else:
                 up = t - columns
                 b0, b1, b2, b3 = above[out[i, up]], above[out[j, up]], above[out[k, up]], above[out[m, up]]
-            x0, a0, out[i, t] = take(data, x0, a0, e0, c0 + b0, symbols, pairs, shift)
-            x1, a1, out[j, t] = take(data, x1, a1, e1, c1 + b1, symbols, pairs, shift)
-            x2, a2, out[k, t] = take(data, x2, a2, e2, c2 + b2, symbols, pairs, shift)
-            x3, a3, out[m, t] = take(data, x3, a3, e3, c3 + b3, symbols, pairs, shift)
+            x0, a0, out[i, t] = take(data, x0, a0, e0, c0 + b0, coarse, firsts, shift)
+            x1, a1, out[j, t] = take(data, x1, a1, e1, c1 + b1, coarse, firsts, shift)
+            x2, a2, out[k, t] = take(data, x2, a2, e2, c2 + b2, coarse, firsts, shift)
+            x3, a3, out[m, t] = take(data, x3, a3, e3, c3 + b3, coarse, firsts, shift)
         if x0 != LOW or x1 != LOW or x2 != LOW or x3 != LOW or a0 != e0 or a1 != e1 or a2 != e2 or a3 != e3:
             return i
     return -1

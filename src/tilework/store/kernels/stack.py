@@ -8,8 +8,20 @@ from __future__ import annotations
 import numpy as np
 
 from tilework.core.compiled import jit
-from tilework.store.kernels.context import take
-from tilework.store.kernels.streams import FOUR, LOW, U32, first_state
+from tilework.store.kernels.streams import FOUR, HALF, LOW, SIXTEEN, U32, first_state, refill
+
+
+@jit
+def take(
+    data: np.ndarray, x: np.uint32, at: np.uintp, end: np.uintp, table: int, symbols: np.ndarray, pairs: np.ndarray,
+    shift: np.uint32,
+) -> tuple[np.uint32, np.uintp, int]:  # fmt: skip
+    """One symbol by a table. symbols: (X, 2^P); pairs: (X, K)."""
+    slot = x & ((U32(1) << shift) - U32(1))
+    symbol = symbols[table, slot]
+    pair = pairs[table, symbol]
+    x, at = refill(data, (pair & HALF) * (x >> shift) + slot - (pair >> SIXTEEN), at, end)
+    return x, at, symbol
 
 
 @jit
