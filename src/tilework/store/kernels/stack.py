@@ -8,20 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from tilework.core.compiled import jit
-from tilework.store.kernels.streams import FOUR, HALF, LOW, SIXTEEN, U32, first_state, refill
-
-
-@jit
-def take(
-    data: np.ndarray, x: np.uint32, at: np.uintp, end: np.uintp, table: int, symbols: np.ndarray, pairs: np.ndarray,
-    shift: np.uint32,
-) -> tuple[np.uint32, np.uintp, int]:  # fmt: skip
-    """One symbol by a table. symbols: (X, 2^P); pairs: (X, K)."""
-    slot = x & ((U32(1) << shift) - U32(1))
-    symbol = symbols[table, slot]
-    pair = pairs[table, symbol]
-    x, at = refill(data, (pair & HALF) * (x >> shift) + slot - (pair >> SIXTEEN), at, end)
-    return x, at, symbol
+from tilework.store.kernels.context import take
+from tilework.store.kernels.streams import FOUR, LOW, U32, first_state
 
 
 @jit
@@ -30,8 +18,8 @@ def decode_stack(
     starts: np.ndarray,
     sizes: np.ndarray,
     tables: np.ndarray,
-    symbols: np.ndarray,
-    pairs: np.ndarray,
+    coarse: np.ndarray,
+    firsts: np.ndarray,
     order: np.ndarray,
     common: np.ndarray,
     precision: int,
@@ -49,9 +37,9 @@ def decode_stack(
         extent = 0
         before[:] = common
         for p in range(positions):
-            x, at, extent = take(data, x, at, end, tables[0, extent], symbols, pairs, shift)
+            x, at, extent = take(data, x, at, end, tables[0, extent], coarse, firsts, shift)
             for g in range(extent):
-                x, at, symbol = take(data, x, at, end, tables[g + 1, before[g]], symbols, pairs, shift)
+                x, at, symbol = take(data, x, at, end, tables[g + 1, before[g]], coarse, firsts, shift)
                 before[g] = symbol
             for g in range(extent, kinds):
                 before[g] = common[g]
