@@ -37,6 +37,9 @@ Settings = Annotated[
     ),
 ]
 OptionalPath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(optional)")]
+Best = Annotated[
+    bool, arg(help="Use the checkpoint with the best validation figure, not the last.", help_behavior_hint="")
+]
 Device = Annotated[str, arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")]
 Json = Annotated[bool, arg(help="Print the result as JSON and no progress.", help_behavior_hint="")]
 DryRun = Annotated[

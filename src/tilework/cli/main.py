@@ -39,6 +39,7 @@ COMMANDS = {
     "annotate": "annotate.annotate",
     "explain": "explain.explain",
     "export": "export.export",
+    "predict": "predict.predict",
     "eval": "eval.evaluate",
     "probe": "probe.probe",
     "analyze augment": "analyze.augment",

@@ -185,6 +185,27 @@ def predictions(
     return _png(figure)
 
 
+def captioned_pictures(
+    pictures: Sequence[np.ndarray], titles: Sequence[str], lines: Sequence[Sequence[str]], right: Sequence[bool | None]
+) -> bytes:
+    """A contact sheet. pictures: (H, W, 3) each; lines: below each; right: green, red, or grey where it is unknown."""
+    columns = min(6, len(pictures))
+    rows, below = -(-len(pictures) // columns), max(map(len, lines), default=0)
+    layout = ConstrainedLayoutEngine(hspace=0.02 + 0.06 * below)
+    figure = Figure(figsize=(1.9 * columns, (2.0 + 0.18 * below) * rows), layout=layout)
+    cells = figure.subplots(rows, columns, squeeze=False).ravel()
+    for cell in cells:
+        cell.axis("off")
+    for cell, picture, title, said, good in zip(cells, pictures, titles, lines, right, strict=False):
+        cell.imshow(picture)
+        cell.set_title(_shorten(title[::-1], 24)[::-1], fontsize=8, color=GREY)
+        for number, line in enumerate(said):
+            colour = GREY if good is None or number else GREEN if good else RED
+            cell.text(0.5, -0.04 - 0.12 * number, _shorten(line, 26), color=colour, fontsize=8, ha="center",
+                      va="top", transform=cell.transAxes, weight="normal" if number else "bold")  # fmt: skip
+    return _png(figure)
+
+
 def confusion(counts: Mapping[str, np.ndarray], classes: Sequence[str]) -> bytes:
     """Confusion matrices side by side, rows normalised. counts: by model, (K, K)."""
     side = 1.4 + 0.22 * min(len(classes), 30)

@@ -16,6 +16,8 @@ from tilework.core.codebook import Codebook, same_codes
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.location import Location, Url, is_store
 from tilework.data import ImageFolder, ImageSource, Part, RandomCrops, Source, TokenSource, WholeImages
+from tilework.data.images import Level
+from tilework.data.overlap import shared_images
 from tilework.data.columns import ColumnValues, column_kinds
 from tilework.data.part import part_of
 from tilework.data.source import shape_of
@@ -24,7 +26,7 @@ from tilework.objectives import Combined, Objective, ObjectiveConfig
 from tilework.runs.directory import DataSpec
 from tilework.runs.run import Run
 from tilework.store import Store
-from tilework.train.log import Bar
+from tilework.train.log import Bar, counted, notice
 
 
 def check_there(path: Location) -> None:
@@ -41,6 +43,7 @@ def open_source(
     quiet: bool = False,
     samples: int = 0,
     crop: WholeCrop | None = None,
+    level: Level = "leaf",
 ) -> TokenSource | ImageSource:
     """A token store or a folder of images, whichever is there. samples: of the images, drawn at random; 0: all.
 
@@ -57,7 +60,9 @@ def open_source(
         bar[0].update(done)
 
     try:
-        folder = ImageFolder.open(path, classes)
+        folder = ImageFolder.open(path, classes, level)
+        for note in folder.notes:
+            notice(note, quiet)
         chosen = folder.take(part_of(len(folder), samples)) if samples else folder
         if crop is not None:
             return WholeImages.scan(chosen, size, crop.size, max_broken, progress)
@@ -110,7 +115,7 @@ def training_source(run: Run, source: TokenSource | ImageSource, columns: dict[s
 
 def validation_source(run: Run, data: Location, classes: tuple[str, ...], quiet: bool) -> Source:
     """The samples that a run is evaluated on, with the columns that evaluation needs; a store keeps its own."""
-    source: Source = open_source(data, run.size, run.max_broken, classes, quiet)
+    source: Source = open_source(data, run.size, run.max_broken, classes, quiet, level=run.classes)
     for name in run.objective.task.validation_columns:
         source = column_kinds[name].find(data, "").attach(source, str(data))
     return source
@@ -121,7 +126,27 @@ def data_spec(source: Source, shape: Shape) -> DataSpec:
     if shape.stage in ("ids", "stacks"):
         raise ConfigError("the evaluation pipeline ends in codes", "add 'embed' to run.evaluation")
     digest = "" if source.codebook is None else source.codebook.digest
-    return DataSpec(source.stage, shape.channels, shape.grid, source.classes, digest, source.grid)
+    store = store_of(source)
+    return DataSpec(
+        source.stage,
+        shape.channels,
+        shape.grid,
+        source.classes,
+        digest,
+        source.grid,
+        "squash" if store is not None and ", squashed " in store.manifest.preprocessing else "cover",
+        {} if store is None else {k: v for k, v in store.manifest.tokenizer.items() if k in ("name", "sha256")},
+        "" if store is None else store.manifest.licence,
+    )
+
+
+def store_of(source: Source) -> Store | None:
+    """The token store that samples come from, whatever lies around it."""
+    while not isinstance(source, TokenSource):
+        if not hasattr(source, "source"):
+            return None
+        source = source.source
+    return source.store
 
 
 def build_model(run: Run, spec: DataSpec) -> Network:
@@ -175,6 +200,23 @@ def check_data(
     if count < run.fit.batch:
         raise ConfigError(f"{count} samples do not fill a batch of {run.fit.batch}", "lower fit.batch")
     return spec, model
+
+
+def remark(source: Source, validation: Source | None, data: Location, val: Location | None, quiet: bool) -> None:
+    """Say what is odd about a pair of data sets, but not wrong."""
+    if validation is None:
+        return
+    if len(validation) > len(source):
+        counts = f"{counted(len(validation), 'sample')}, training on {data} {len(source):,}"
+        notice(f"validation on {val} has {counts}: are --data and --val the right way round?", quiet)
+    there = np.unique(validation.labels)
+    if absent := [name for i, name in enumerate(source.classes) if i not in set(there.tolist())]:
+        few = ", ".join(absent[:3]) + (", ..." if len(absent) > 3 else "")
+        notice(f"{val} has no image of {len(absent)} of {len(source.classes)} classes ({few})", quiet)
+    shared, looked = (0, 0) if quiet else shared_images(source, validation)
+    if shared:
+        what = f"{shared:,} of {counted(looked, 'validation image')} looked at are in the training data too"
+        notice(f"{what}: accuracy on them says little", quiet)
 
 
 def _check_kind(run: Run, shape: Shape, data: Location) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +16,7 @@ from tilework.augment import AnyStep, apply_all, build_all
 from tilework.core.config import Plain
 from tilework.core.distributed import World, join_world
 from tilework.core.files import locked, write, write_json
-from tilework.core.location import Location, location
+from tilework.core.location import Location, Url, location
 from tilework.core.rng import Draws
 from tilework.data import ImageSource, Source
 from tilework.evaluation import validate
@@ -27,13 +27,16 @@ from tilework.runs.build import (
     check_data,
     find_columns,
     open_source,
+    remark,
     split_crop,
+    store_of,
     training_source,
     validation_source,
 )
-from tilework.runs.directory import QUARANTINE, RESULTS, RunDirectory
+from tilework.runs.directory import QUARANTINE, RESULTS, DataSpec, RunDirectory
 from tilework.runs.run import Run
 from tilework.runs.start import Start
+from tilework.tokenizers.find import find_tokenizer, keep_tokenizer, place_from
 from tilework.train import Job, Result, fit, time_steps
 from tilework.train.log import counted, notice
 
@@ -56,17 +59,18 @@ def prepare(
     task, columns = run.objective.task, find_columns(run, data)
     begin = None if start is None else Start.read(start)
     crop, rest = split_crop(run)
-    whole = open_source(data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples, crop=crop)
+    whole = open_source(data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples, crop=crop, level=run.classes)
     validation = None if val is None else validation_source(run, val, whole.classes, quiet_here)
     source = training_source(run, whole, columns, str(data))
     spec, model = check_data(run, source, validation, data, val)
+    remark(whole, validation, data, val, quiet_here or not task.labels)
     if begin is not None:
         begin.fill(model, source.classes, quiet_here)
     codebook = source.codebook if begin is None else begin.codebook_for(source.codebook, quiet_here)
     objective = build_objective(run, model, codebook)
     steps, evaluation = (build_all(part, codebook, world.device) for part in (rest, run.evaluation))
     if leads:
-        directory.write(run, spec, codebook, {"train": data, "val": val}, start)
+        directory.write(run, _with_tokenizer(spec, source, out), codebook, {"train": data, "val": val}, start)
         broken = [asdict(b) for s in (whole, validation) if isinstance(s, ImageSource) for b in s.broken]
         if broken:
             write_json(out / QUARANTINE, broken)
@@ -81,6 +85,17 @@ def prepare(
     if run.fit.picture_every and leads:
         job.after_step = _draw_some(run, objective, validation or source, evaluation, out, world)
     return job
+
+
+def _with_tokenizer(spec: DataSpec, source: Source, out: Path) -> DataSpec:
+    """The same with the place of the store's tokenizer, where a copy of it would be large; else it is copied."""
+    store = store_of(source)
+    if store is None or isinstance(store.path, Url):
+        return spec
+    found = find_tokenizer(store.manifest.tokenizer, store.path.parent)
+    if found is None or keep_tokenizer(found, out):
+        return spec
+    return replace(spec, tokenizer={**spec.tokenizer, **place_from(out, found)})
 
 
 def _draw_some(

@@ -11,6 +11,7 @@ from tilework.augment import Augment
 from tilework.core.artefact import artefact, declared, give
 from tilework.core.errors import ConfigError
 from tilework.data.columns import column_kinds
+from tilework.data.images import Level
 from tilework.models import ModelConfig
 from tilework.objectives import ObjectiveConfig
 from tilework.train import FitConfig
@@ -38,6 +39,7 @@ class Run:
     extra: tuple[Extra, ...] = ()
     size: tuple[int, int] = (96, 96)  # of images, in pixels
     codes: tuple[int, int] | None = None  # grid of the token stores it is made for; None: any that the crops fit
+    classes: Level = "leaf"  # of nested class folders: those that hold images (leaf), or the first level (top)
     samples: int = 0  # of the training data, drawn at random; 0: all
     maps: str = artefact("maps")  # directory of label maps beside images, where an objective needs them
     max_broken: float = 0.05  # share of unreadable images above which a folder is refused
