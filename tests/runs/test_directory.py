@@ -67,7 +67,9 @@ def test_a_run_of_a_released_version_resumes_to_its_figures(name: str, tmp_path:
     finally:
         torch.set_num_threads(threads)
     found = json.loads((tmp_path / "run/results.json").read_text())
-    assert found == pytest.approx(json.loads((RELEASED / f"{name}.json").read_text()), rel=1e-4)
+    known = json.loads((RELEASED / f"{name}.json").read_text())
+    known.pop("top5", None)  # of three classes, which says nothing: it is not written any more
+    assert found == pytest.approx({**known, "skipped_steps": 0}, rel=1e-4)
     steps = [line["step"] for line in RunDirectory(tmp_path / "run").log() if "loss" in line]
     assert steps == [1, 2, 3, 4], "nothing was trained twice"
 

@@ -38,13 +38,18 @@ class Bar:
             self._bar.start()
             self._task = self._bar.add_task(title, total=total, completed=done, note="")
 
-    def update(self, done: int, total: int | None = None, note: str = "") -> None:
-        """Show progress; `total` is ignored, so that this fits as a (done, total) callback."""
+    @property
+    def live(self) -> bool:
+        """Whether it is a bar, which replaces what it showed."""
+        return self._bar is not None
+
+    def update(self, done: int, total: int | None = None, note: str = "", now: bool = False) -> None:
+        """Show progress; `total` is ignored, so that this fits as a (done, total) callback. now: do not wait."""
         if self._bar is not None:
             self._bar.update(self._task, completed=done)
             if note:
                 self._bar.update(self._task, note=note)
-        elif not self.quiet and (time.monotonic() - self._last > self.every or done == self.total):
+        elif not self.quiet and (now or time.monotonic() - self._last > self.every or done == self.total):
             self._last = time.monotonic()
             print(f"{self.title} {done}/{self.total} {note}".rstrip(), file=sys.stderr, flush=True)
 

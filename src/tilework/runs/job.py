@@ -37,7 +37,7 @@ from tilework.runs.directory import QUARANTINE, RESULTS, DataSpec, RunDirectory
 from tilework.runs.run import Run
 from tilework.runs.start import Start
 from tilework.tokenizers.find import find_tokenizer, keep_tokenizer, place_from
-from tilework.train import Job, Result, fit, time_steps
+from tilework.train import Job, Result, find_rate, fit, time_steps
 from tilework.train.log import counted, notice
 
 
@@ -82,6 +82,7 @@ def prepare(
             return validate(task, objective, judged, validation, evaluation, world, min(256, run.fit.batch))
 
     job = Job(objective, source, steps, run.fit, out, world, evaluate, title, quiet)
+    job.metric, job.higher_is_better = task.metric, task.higher_is_better
     if run.fit.picture_every and leads:
         job.after_step = _draw_some(run, objective, validation or source, evaluation, out, world)
     return job
@@ -128,6 +129,7 @@ def train(
     title: str = "train",
     quiet: bool = False,
     start: Path | str | None = None,
+    tensorboard: bool = False,
 ) -> Result:
     """Run a recipe on data, from the newest checkpoint in `out` if there is one, and write results.json.
 
@@ -135,14 +137,23 @@ def train(
     """
     with join_world(device) as world:
         validation, begin = location(val) if val else None, Path(start) if start else None
-        return train_in(world, run, location(data), validation, begin, Path(out), title, quiet)
+        return train_in(world, run, location(data), validation, begin, Path(out), title, quiet, tensorboard)
 
 
 def train_in(
-    world: World, run: Run, data: Location, val: Location | None, start: Path | None, out: Path, title: str, quiet: bool
+    world: World,
+    run: Run,
+    data: Location,
+    val: Location | None,
+    start: Path | None,
+    out: Path,
+    title: str,
+    quiet: bool,
+    tensorboard: bool = False,
 ) -> Result:
     """`train` among processes that know each other already."""
     job = prepare(run, data, val, out, world, title, quiet, start)
+    job.tensorboard = tensorboard
     with locked(out) if world.leads else nullcontext():
         result = fit(job)
         if world.leads:
@@ -150,7 +161,7 @@ def train_in(
             learnt, codebook = job.objective.learnt_table(), job.source.codebook
             if learnt is not None and codebook is not None:
                 codebook.with_learnt(learnt.cpu().numpy()).write(out)
-            write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
+            write_json(out / RESULTS, result.summary)
     world.wait()  # a run that starts from this one reads what was just written
     return result
 
@@ -171,4 +182,18 @@ def plan(run: Run, data: Location, val: Location | None, device: str, start: Pat
         "seconds_per_step": seconds,
         "estimated_minutes": seconds * steps / 60,
         "checkpoint_mb": parameters * 4 * (4 if run.fit.ema else 3) / 1e6,
+    }
+
+
+def try_rates(run: Run, data: Location, device: str, start: Path | None = None, steps: int = 100) -> Plain:
+    """A learning-rate range test for a run; leaves nothing behind."""
+    with TemporaryDirectory() as folder, join_world(device) as world:
+        job = prepare(run, data, None, Path(folder) / "run", world, "rates", quiet=True, start=start)
+        found = find_rate(job, steps)
+    return {
+        "lr_of_recipe": run.fit.optim.lr,
+        "suggested_lr": found.suggested,
+        "lowest_loss_at": found.lowest,
+        "rates": list(found.rates),
+        "losses": list(found.losses),
     }

@@ -67,6 +67,7 @@ class FitConfig:
     keep: int = 2  # number of checkpoints kept
     log_every: int = 10  # steps between log lines
     picture_every: int = 0  # steps between sample images, for objectives that draw them; 0: never
+    early_stop: int = 0  # evaluations without a better figure before training ends; 0: never
     patience: int = 5  # consecutive steps with non-finite gradients before training fails
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -76,6 +77,8 @@ class FitConfig:
         return self.steps or self.epochs * (samples // self.batch)
 
     def __post_init__(self) -> None:
+        if self.early_stop < 0:
+            raise ValueError(f"early_stop is {self.early_stop} but must not be negative")
         if min(self.epochs, self.steps) < 0:
             raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: they must not be negative")
         if (self.epochs > 0) == (self.steps > 0):
