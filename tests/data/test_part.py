@@ -151,7 +151,9 @@ def test_images_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the images of the part are read at all."""
     images, read = write_images(tmp_path / "images"), []
     decode = data_images.decode_image
-    monkeypatch.setattr(data_images, "decode_image", lambda path, size, frame="cover": read.append(path) or decode(path, size))
+    monkeypatch.setattr(
+        data_images, "decode_image", lambda path, size, frame="cover": read.append(path) or decode(path, size)
+    )
     run = replace(recipes["demo_pixel"].run, samples=10, size=(24, 24))
     run = replace(run, model=replace(RUN.model, stem=PatchStemConfig(8)), augment=run.evaluation)  # type: ignore[call-arg]
     train(replace(run, fit=FitConfig(epochs=1, batch=5)), images, None, tmp_path / "run", "cpu", quiet=True)

@@ -15,11 +15,11 @@ from tilework.augment import Embed, Flip, RandomResizedCrop
 from tilework.augment.scale import Scale
 from tilework.core.config import read_yaml, to_yaml
 from tilework.core.errors import DamageError, InputError, OutputError
+from tilework.core.location import KINDS
 from tilework.layers.stems import TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, ReconstructConfig
 from tilework.runs import Run, Trained, evaluate_run, train
-from tilework.core.location import KINDS
 from tilework.runs.directory import DATA, SETTINGS, VERSION, RunDirectory
 from tilework.tokenizers import VitVqConfig
 from tilework.train import FitConfig, OptimConfig

@@ -234,7 +234,8 @@ def test_a_graph_that_differs_is_refused(
     train(replace(TOKENS, fit=replace(TOKENS.fit, seed=1)), made.store, None, tmp_path / "run", quiet=True)
     graph = SimpleNamespace(all_nodes=lambda: [])
     other = SimpleNamespace(
-        model=SimpleNamespace(graph=graph, metadata_props={}), save=lambda file: shutil.copy(graphs / "tokens/model.onnx", file)
+        model=SimpleNamespace(graph=graph, metadata_props={}),
+        save=lambda file: shutil.copy(graphs / "tokens/model.onnx", file),
     )
     monkeypatch.setattr(torch.onnx, "export", lambda *_, **__: other)
     with pytest.raises(TileworkError, match="the ONNX logits differ by"):

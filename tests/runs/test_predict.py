@@ -103,11 +103,13 @@ def test_squashed_codes_come_from_squashed_photographs(made: Path, tmp_path: Pat
     wide.save(tmp_path / "c/class0/wide.png")
     train(TOKENS, made / "squashed.tok", None, tmp_path / "run", "cpu", quiet=True)
     model, card = load_tokenizer(made / "own tokenizer")
-    tokenize(ImageFolder.open(tmp_path / "c", ("class0", "class1", "class2")),
-             Tokenizing(model, card, CPU, frame="squash"), tmp_path / "wide.tok", used=Store(made / "squashed.tok").used)  # fmt: skip
+    folder, used = ImageFolder.open(tmp_path / "c", ("class0", "class1", "class2")), Store(made / "squashed.tok").used
+    tokenize(folder, Tokenizing(model, card, CPU, frame="squash"), tmp_path / "wide.tok", used=used)
     loaded = tilework.load(tmp_path / "run")
     np.testing.assert_allclose(
-        loaded.predict(tmp_path / "c")[0].probabilities, loaded.predict(tmp_path / "wide.tok")[0].probabilities, atol=1e-6
+        loaded.predict(tmp_path / "c")[0].probabilities,
+        loaded.predict(tmp_path / "wide.tok")[0].probabilities,
+        atol=1e-6,
     )
 
 
@@ -158,7 +160,8 @@ def test_the_command(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert command("predict", made / "pixels", tmp_path / "p", "--top", 2) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("bad.jpg   cannot be read")
-    assert lines[1].startswith("good.png  ") and lines[1].count("%") == 2
+    assert lines[1].startswith("good.png  ")
+    assert lines[1].count("%") == 2
     assert command("predict", made / "pixels", tmp_path / "p", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert set(told[1]["classes"]) == {"class0", "class1", "class2"}

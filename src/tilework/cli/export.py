@@ -12,9 +12,7 @@ from tilework.cli.output import show
 
 Onnx = Annotated[bool, arg(help="Also write an ONNX graph, from raw input to logits.", help_behavior_hint="")]
 
-Pixels = Annotated[
-    bool, arg(help="Let the ONNX graph begin with pixels, tokenizer included.", help_behavior_hint="")
-]
+Pixels = Annotated[bool, arg(help="Let the ONNX graph begin with pixels, tokenizer included.", help_behavior_hint="")]
 
 
 def export(
@@ -48,7 +46,9 @@ def export(
         "model": str(out),
         "input": made.stage,
         "classes": len(made.classes),
-        "files": {file.relative_to(out).as_posix(): file.stat().st_size for file in sorted(out.rglob("*")) if file.is_file()},
+        "files": {
+            file.relative_to(out).as_posix(): file.stat().st_size for file in sorted(out.rglob("*")) if file.is_file()
+        },
         "compared": made.compared,
         "max_difference": made.max_difference,
     }

@@ -50,7 +50,9 @@ class Classification:
     def summary(self) -> dict[str, Any]:
         """As plain values, for JSON."""
         counts = torch.from_numpy(self.confusion)
-        hits = [hit if there else None for hit, there in zip(class_accuracy(counts).tolist(), counts.sum(1), strict=True)]
+        hits = [
+            hit if there else None for hit, there in zip(class_accuracy(counts).tolist(), counts.sum(1), strict=True)
+        ]
         return {
             "images": len(self.labels),
             "top1": self.top(1),

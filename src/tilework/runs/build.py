@@ -16,9 +16,9 @@ from tilework.core.codebook import Codebook, same_codes
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.location import Location, Url, is_store
 from tilework.data import ImageFolder, ImageSource, Part, RandomCrops, Source, TokenSource, WholeImages
+from tilework.data.columns import ColumnValues, column_kinds
 from tilework.data.images import Level
 from tilework.data.overlap import shared_images
-from tilework.data.columns import ColumnValues, column_kinds
 from tilework.data.part import part_of
 from tilework.data.source import shape_of
 from tilework.models import Network

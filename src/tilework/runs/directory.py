@@ -21,8 +21,8 @@ from tilework.core.codebook import FILE as CODEBOOK
 from tilework.core.codebook import Codebook
 from tilework.core.config import Plain, decode, encode, first_difference, read_yaml, to_yaml
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
-from tilework.core.location import what_is
 from tilework.core.files import is_free, make_directory, write, write_json
+from tilework.core.location import what_is
 from tilework.data.images import Frame
 from tilework.runs.run import Chain, R, Run
 from tilework.tokenizers.find import find_tokenizer
@@ -108,7 +108,9 @@ class RunDirectory:
         if best and found is not None:
             chosen = best_checkpoint(self.checkpoints)
             if chosen is None:
-                raise InputError(f"{self.path} has no best checkpoint", "it was trained without --val; leave --best out")
+                raise InputError(
+                    f"{self.path} has no best checkpoint", "it was trained without --val; leave --best out"
+                )
             return chosen
         if found is None:
             raise InputError(f"{self.path} has no checkpoint yet", "wait for the first one")

@@ -81,7 +81,9 @@ class Description:
     stored: tuple[int, int] | None = None  # grid of the raw input
     frame: Frame = "cover"  # how images of any aspect became codes
     preprocessing: str = ""  # of images, as a sentence
-    tokenizer: dict[str, str] = field(default_factory=dict)  # name and sha256; it lies in tokenizer/ where it was at hand
+    tokenizer: dict[str, str] = field(
+        default_factory=dict
+    )  # name and sha256; it lies in tokenizer/ where it was at hand
     figures: dict[str, float] = field(default_factory=dict)  # of the run, by validation
     licence: str = ""  # of the training data
     software: str = f"tilework {__version__}"

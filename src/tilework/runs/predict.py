@@ -61,9 +61,7 @@ def _truth(source: Source, classes: Sequence[str]) -> list[str] | None:
 
 
 # what a run answers, by the headline figure of its task
-ANSWERS: dict[str, Callable[[Trained, OnData, Sequence[str], int, torch.device], list[Prediction]]] = {
-    "top1": _classes
-}
+ANSWERS: dict[str, Callable[[Trained, OnData, Sequence[str], int, torch.device], list[Prediction]]] = {"top1": _classes}
 
 
 def predict(

@@ -9,6 +9,7 @@ from typing import TypeVar, final
 
 from tilework.augment import Augment
 from tilework.core.artefact import artefact, declared, give
+from tilework.core.bounds import check_shares
 from tilework.core.errors import ConfigError
 from tilework.data.columns import column_kinds
 from tilework.data.images import Level
@@ -44,6 +45,11 @@ class Run:
     maps: str = artefact("maps")  # directory of label maps beside images, where an objective needs them
     max_broken: float = 0.05  # share of unreadable images above which a folder is refused
     fit: FitConfig = field(default_factory=FitConfig)
+
+    def __post_init__(self) -> None:
+        check_shares(self, "max_broken")
+        if min(self.size) < 1 or self.samples < 0:
+            raise ValueError(f"size is {self.size} and samples is {self.samples}: sides must be at least 1, samples 0")
 
     @property
     def objectives(self) -> tuple[ObjectiveConfig, ...]:

@@ -67,7 +67,7 @@ class ImagesAsCodes:
 
 
 def code_numbers(tokenizer: Tokenizer, codebook: Codebook) -> np.ndarray:
-    """Number in a codebook of each code of its tokenizer, or of the nearest that is there, (K,); refuses another one."""
+    """Number in a codebook of each code of its tokenizer, or of the nearest that is there, (K,); refuses others."""
     vectors, used = tokenizer.codebook.detach().cpu().float().numpy(), codebook.used
     fits = len(used) and used.max() < len(vectors) and vectors.shape[1:] == codebook.vectors.shape[1:]
     if not fits or not np.allclose(vectors[used], codebook.vectors, rtol=1e-4, atol=1e-6):

@@ -141,6 +141,7 @@ class Fit:
         return self.ema.module if self.ema is not None else self.objective.model
 
     def run(self) -> Result:
+        """Train to the end, or until stopped."""
         begun = monotonic()
         quiet = self.job.quiet or not self.world.leads
         self.log = RunLog(self.job.out / "log.jsonl", self.start, not self.world.leads, self.job.tensorboard)

@@ -18,7 +18,7 @@ TABLE, EVENTS = "log.csv", "tensorboard"
 
 
 class RunLog:
-    """JSON lines of a run, so that no step is logged twice; when it ends, or is stopped, log.csv has them as a table."""
+    """JSON lines of a run, no step twice; when it ends, or is stopped, log.csv has them as a table."""
 
     def __init__(self, path: Path, resume_from: int, quiet: bool = False, tensorboard: bool = False) -> None:
         self.path, self.quiet = path, quiet
@@ -80,5 +80,7 @@ def _summary_writer(folder: Path, resume_from: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise MachineError("--tensorboard needs a package that is not here", "pip install 'tilework[tensorboard]'") from error
+        raise MachineError(
+            "--tensorboard needs a package that is not here", "pip install 'tilework[tensorboard]'"
+        ) from error
     return SummaryWriter(str(folder), purge_step=resume_from + 1)
