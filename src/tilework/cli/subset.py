@@ -92,8 +92,8 @@ def split(
     for path in out:
         if path.exists():
             raise OutputError(f"{path} exists", "choose another name or remove it")
-    if not 0 < fraction < 1:
-        raise InputError(f"fraction {fraction} is out of range", "give a number between 0 and 1")
+    if not 0 < fraction <= 1:
+        raise InputError(f"fraction {fraction} is out of range", "give a number above 0 and below 1")
     if not isinstance(data, Url) and not is_store(data):
         show(_split_images(data, out, fraction, seed, classes or "leaf"), json)
         return

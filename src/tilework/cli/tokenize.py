@@ -50,8 +50,8 @@ def tokenize(
       tilework tokenize photos/train --tokenizer tokenizer --out big.tok --engine ray
 
     Args:
-        images: Folder with one sub-folder of images per class, or a label file; or tar (WebDataset) or Parquet files: one, a folder of
-            them, or a quoted pattern.
+        images: Folder with one sub-folder of images per class, or a label file; or tar (WebDataset) or Parquet files:
+            one, a folder of them, or a quoted pattern.
         tokenizer: Directory of a trained tokenizer.
         out: Store to write.
         like: Store whose class numbers and set of used codes to take over, for validation and transfer sets.

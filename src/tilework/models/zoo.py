@@ -85,7 +85,10 @@ def create_model(
     stem: StemConfig | str | None = None,
     **changes: Any,
 ) -> Model:
-    """A network by name. grid: image size in pixels, or code grid, one number for squares; stem: or its name; `changes`: other settings."""
+    """A network by name. grid: image size in pixels, or code grid, one number for squares; stem: or its name.
+
+    changes: other settings.
+    """
     sides = (grid, grid) if isinstance(grid, int) else tuple(grid)
     if len(sides) != 2 or min(sides) < 1:
         raise ConfigError(f"grid is {grid!r}", "give rows and columns, or one number for both")

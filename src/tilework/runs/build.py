@@ -225,10 +225,11 @@ def _check_kind(run: Run, shape: Shape, data: Location) -> bool:
     if shape.stage == "pixels" and "pixels" not in stages and "ids" in stages:
         raise ConfigError(
             f"the recipe trains on a token store, but {data} is an image folder",
-            f"run 'tilework tokenize {data}' first, or use a recipe for pixels",
+            f"run 'tilework tokenize {data}' first, or use one of 'tilework recipes --input pixels'",
         )
     if shape.stage != "pixels" and stages == ("pixels",):
         raise ConfigError(
-            f"the recipe trains on images, but {data} is a token store", "give a folder, or use a recipe for tokens"
+            f"the recipe trains on images, but {data} is a token store",
+            "give a folder of images, or use one of 'tilework recipes --input tokens'",
         )
     return shape.stage in stages and not shape.is_sequence
