@@ -17,6 +17,7 @@ from tilework.core.batch import Batch, Stage, Target
 from tilework.core.distributed import World
 from tilework.core.errors import ConfigError, OutputError
 from tilework.data import ImageFolder, Part, Source, TokenSource
+from tilework.data.part import balanced_part, held_part, part_of
 from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig, TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
