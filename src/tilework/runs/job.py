@@ -26,6 +26,7 @@ from tilework.runs.build import (
     build_objective,
     check_data,
     find_columns,
+    held_source,
     open_source,
     remark,
     split_crop,
@@ -37,7 +38,7 @@ from tilework.runs.directory import QUARANTINE, RESULTS, DataSpec, RunDirectory
 from tilework.runs.run import Run
 from tilework.runs.start import Start
 from tilework.tokenizers.find import find_tokenizer, keep_tokenizer, place_from
-from tilework.train import Job, Result, find_rate, fit, time_steps
+from tilework.train import HELD, TRAINING, Job, Result, find_rate, fit, time_steps
 from tilework.train.log import counted, notice
 
 
@@ -59,9 +60,7 @@ def prepare(
     task, columns = run.objective.task, find_columns(run, data)
     begin = None if start is None else Start.read(start)
     crop, rest = split_crop(run)
-    whole = open_source(
-        data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples, crop=crop, level=run.classes
-    )
+    whole = open_source(data, run.size, run.max_broken, None, quiet_here, run.samples, crop, run.classes, run.draw)
     validation = None if val is None else validation_source(run, val, whole.classes, quiet_here)
     source = training_source(run, whole, columns, str(data))
     spec, model = check_data(run, source, validation, data, val)
@@ -77,11 +76,18 @@ def prepare(
         if broken:
             write_json(out / QUARANTINE, broken)
             notice(f"{counted(len(broken), 'image')} cannot be read: see {out / QUARANTINE}", quiet)
+    held = held_source(run, data, whole.classes)
+    looks = {"": validation, HELD: held, TRAINING: source if run.fit.evaluate_training else None}
     evaluate = None
-    if validation is not None:
+    if any(part is not None for part in looks.values()):
 
         def evaluate(judged: nn.Module) -> dict[str, float]:
-            return validate(task, objective, judged, validation, evaluation, world, min(256, run.fit.batch))
+            found: dict[str, float] = {}
+            for prefix, part in looks.items():
+                if part is not None:
+                    figures = validate(task, objective, judged, part, evaluation, world, min(256, run.fit.batch))
+                    found |= {prefix + name: value for name, value in figures.items()}
+            return found
 
     job = Job(objective, source, steps, run.fit, out, world, evaluate, title, quiet)
     job.metric, job.higher_is_better = task.metric, task.higher_is_better

@@ -36,6 +36,7 @@ from tilework.train.settings import FitConfig
 
 FIRST = 20  # losses at the start, whose mean later ones are compared with
 EXPLODED = 3.0  # times that mean
+HELD, TRAINING = "held_", "train_"  # prefixes of figures of training samples: held back, trained on
 
 
 @dataclass
@@ -292,10 +293,15 @@ class Fit:
     def _evaluate(self, done: int, log: bool = True) -> None:
         if self.job.evaluate is not None:
             self.metrics = self.job.evaluate(self.evaluated)
-            shown = {f"val_{name}": round(value, 6) for name, value in self.metrics.items()}
+            shown = {logged_name(name): round(value, 6) for name, value in self.metrics.items()}
             if log:
                 self.log.write(step=done, epoch=done // self.loader.steps, **shown)
             self.bar.update(done, note=_short(self.metrics), now=True)
+
+
+def logged_name(metric: str) -> str:
+    """Name of a figure in the log: val_* for those of validation data."""
+    return metric if metric.startswith((HELD, TRAINING)) else f"val_{metric}"
 
 
 def seed_noise(device: torch.device, seed: int) -> None:
