@@ -40,6 +40,7 @@ COMMANDS = {
     "explain": "explain.explain",
     "export": "export.export",
     "eval": "eval.evaluate",
+    "robustness": "robustness.robustness",
     "probe": "probe.probe",
     "analyze augment": "analyze.augment",
     "analyze align": "analyze.align",

@@ -131,7 +131,7 @@ def apgd(
             logits = ask(a)
             each = F.cross_entropy(logits, y, reduction="none") if loss == "ce" else dlr(logits, y, target)
             (gradient,) = torch.autograd.grad(each.sum(), a)
-        return logits.detach(), each.detach(), gradient.nan_to_num_()
+        return logits.detach(), each.detach(), gradient.nan_to_num()
 
     a = start.clamp(0, 1)
     logits, each, gradient = look(a, y, target)
@@ -158,7 +158,10 @@ def apgd(
         now.rises = now.rises + (each > now.loss)
         better = each > now.best_loss
         wide = better.view(-1, 1, 1, 1)
-        now.best, now.best_gradient = torch.where(wide, now.a, now.best), torch.where(wide, now.gradient, now.best_gradient)
+        now.best, now.best_gradient = (
+            torch.where(wide, now.a, now.best),
+            torch.where(wide, now.gradient, now.best_gradient),
+        )
         now.best_loss, now.loss, since = torch.where(better, each, now.best_loss), each, since + 1
         if since == period:
             stuck = (now.halved == 0) & (now.checked >= now.best_loss)

@@ -60,7 +60,7 @@ def corrupt(
 ) -> Tensor:
     """Corrupted images. x: (B, 3, H, W) uint8 on the host.
 
-    native: lengths are not scaled to the size of the images. frost: folder of textures, for the corruption of that name.
+    native: lengths are not scaled to the size of the images. frost: folder of textures, for the corruption so named.
     """
     kind, scale = CORRUPTIONS[name], 1.0 if native else min(x.shape[-2:]) / SIDE
     settings = kind.severities[severity - 1]
@@ -75,7 +75,7 @@ def corrupt(
 
 
 def to_bytes(y: Tensor) -> Tensor:
-    """Numbers to bytes, rounded down as ImageNet-C does; bytes stay. y is used up: new memory costs more than the work."""
+    """Numbers to bytes, rounded down as ImageNet-C does; bytes stay. y is changed: memory costs more than work."""
     return y if y.dtype == torch.uint8 else y.mul_(255).add_(1e-3).clamp_(0, 255).to(torch.uint8)
 
 

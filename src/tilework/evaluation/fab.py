@@ -1,4 +1,4 @@
-"""FAB, targeted: the nearest wrong image, by projections onto linearised boundaries (Croce and Hein, 2020, ICML; alg. 1).
+"""FAB, targeted: the nearest wrong image, by projections onto linearised boundaries (Croce and Hein, 2020b; alg. 1).
 
 B batch | n = 3 H W values of an image
 """
@@ -16,8 +16,8 @@ MOST, BEYOND, BACK = 0.1, 1.05, 0.9  # alpha_max, eta and beta of the paper
 def to_plane(t: Tensor, w: Tensor, b: Tensor, norm: Norm) -> Tensor:
     """The shortest d with w (t + d) = b and t + d in [0, 1]; all the way to the box where there is none (eqs. 3, 4).
 
-    t, w: (B, n); b: (B,). With moves min(m, r_i) or min(m |w_i|, r_i) in the direction that leads to the plane, w d grows
-    with m in straight pieces that end where a value reaches the box: sort the ends, find the piece.
+    t, w: (B, n); b: (B,). With moves min(m, r_i) or min(m |w_i|, r_i) in the direction that leads to the plane, w d
+    grows with m in straight pieces that end where a value reaches the box: sort the ends, find the piece.
     """
     gap = (w * t).sum(1) - b
     towards = -torch.where(gap >= 0, 1.0, -1.0)[:, None] * w.sign()  # (B, n)

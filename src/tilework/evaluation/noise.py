@@ -42,7 +42,9 @@ class Noise:
     def small_integers(self, high: int, *shape: int) -> Tensor:
         """(B, *shape) in [0, high), from 16 bits each: high is small, or 65,536."""
         words = -(-prod(shape) // 4)
-        bits = self._fill((words,), torch.int64, lambda row, generator: row.random_(-(2**63), None, generator=generator))
+        bits = self._fill(
+            (words,), torch.int64, lambda row, generator: row.random_(-(2**63), None, generator=generator)
+        )
         halves = bits.view(torch.uint16).to(torch.int64 if high > 1 << 15 else torch.int32)
         return (halves.mul_(high) >> 16)[:, : prod(shape)].view(-1, *shape)
 

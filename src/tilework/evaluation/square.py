@@ -72,7 +72,7 @@ def _stripes(x: Tensor, eps: float, draws: Draws) -> Tensor:
 
 
 def _move_square(x: Tensor, a: Tensor, eps: float, u: Tensor, query: int) -> Tensor:
-    batch, channels, height, width = x.shape
+    channels, height, width = x.shape[1:]
     side = min(max(round(side_at(query, height, width)), 1), height, width)
     pixels = _windows(u[:, :2], side, height, width)[:, None].expand(-1, channels, -1)
     away = (a - x).flatten(2)
@@ -122,7 +122,7 @@ def _tiles(x: Tensor, eps: float, draws: Draws) -> Tensor:
 
 def _move_tile(x: Tensor, a: Tensor, eps: float, u: Tensor, query: int) -> Tensor:
     """A window takes over the length of another one, which becomes clean, and grows by what is left of eps."""
-    batch, channels, height, width = x.shape
+    channels, height, width = x.shape[1:]
     side = max(round(side_at(query, height, width)), 3)
     side = min(side + (side % 2 == 0), height, width)
     away = (a - x).flatten(2)  # (b, C, H W)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tilework.core.batch import Batch, Stage
 from tilework.core.codebook import Codebook
@@ -27,7 +28,8 @@ class ImagesAsCodes:
     codebook: Codebook
     device: torch.device
     together: int = 1
-    _number: np.ndarray = field(init=False, repr=False)  # (K of the tokenizer,) number of each in the codebook
+    number: Tensor = field(init=False, repr=False)  # (K of the tokenizer,) number of each in the codebook
+    kept: Tensor = field(init=False, repr=False)  # (K of the tokenizer,) whether the codebook has it
 
     def __post_init__(self) -> None:
         vectors = self.tokenizer.codebook.detach().cpu().float().numpy()
@@ -38,7 +40,9 @@ class ImagesAsCodes:
             or not np.allclose(vectors[used], self.codebook.vectors, rtol=1e-4, atol=1e-6)
         ):
             raise InputError("the tokenizer has other codes than the run was trained on", "give the run's tokenizer")
-        self._number = CodeMap.of(used, vectors).number
+        mapped = CodeMap.of(used, vectors)
+        self.kept = torch.from_numpy(mapped.kept).to(self.device)
+        self.number = torch.from_numpy(mapped.number).to(self.device)
         self.tokenizer.to(self.device).eval()
         self._grid = self.tokenizer.grid(self.images.grid)
 
@@ -69,6 +73,10 @@ class ImagesAsCodes:
     def batch(self, index: np.ndarray) -> Batch:
         """x: (B, h, w) int32, or (B, C, h, w) where a position has several codes."""
         batch = self.images.batch(index)
-        ids = self.tokenizer.encode(batch.x.to(self.device) / 255).cpu().numpy()
-        x = torch.from_numpy(self._number[ids].reshape(-1, *self.grid, *self._grid[2:]))
-        return batch.changed(x=x.permute(0, 3, 1, 2) if self.stage == "stacks" else x)
+        ids = self.tokenizer.encode(batch.x.to(self.device) / 255)
+        return batch.changed(x=self.sample(ids).cpu())
+
+    def sample(self, ids: Tensor) -> Tensor:
+        """The tokenizer's codes as a store would give them: (B, h, w) int32, or (B, C, h, w)."""
+        x = self.number[ids].view(-1, *self.grid, *self._grid[2:])
+        return x.permute(0, 3, 1, 2) if self.stage == "stacks" else x
