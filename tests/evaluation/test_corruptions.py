@@ -61,7 +61,9 @@ def test_blurs_without_draws(severity: int) -> None:
     kernel = np.pad(disk / disk.sum(), reach, mode="reflect")
     for axis in (0, 1):
         kernel = np.apply_along_axis(lambda v: np.convolve(v, taps / taps.sum(), "valid"), axis, kernel)
-    near(apply("defocus_blur", severity, x), bytes_of(ndimage.convolve(x / 255, kernel[None, ..., None], mode="mirror")))
+    near(
+        apply("defocus_blur", severity, x), bytes_of(ndimage.convolve(x / 255, kernel[None, ..., None], mode="mirror"))
+    )
 
 
 @pytest.mark.parametrize("severity", [1, 5])
@@ -135,7 +137,9 @@ def test_fog_is_diamond_square() -> None:
                 height[y, x] = sum(corners) / 4 + wibble**2 * u[y, x]
         for y in range(0, side, half):
             for x in range((y + half) % step, side, step):
-                around = [height[(y + i) % side, (x + j) % side] for i, j in ((-half, 0), (half, 0), (0, -half), (0, half))]
+                around = [
+                    height[(y + i) % side, (x + j) % side] for i, j in ((-half, 0), (half, 0), (0, -half), (0, half))
+                ]
                 height[y, x] = sum(around) / 4 + wibble**2 * u[y, x]
         step, wibble = half, wibble / 2
     height -= height.min()
@@ -184,7 +188,9 @@ def test_edges_of_a_square_are_its_outline() -> None:
 def test_noise_has_the_distribution_it_should() -> None:
     x = torch.full((1, 3, 200, 200), 100, dtype=torch.uint8)
     draws = Draws(0, 0, torch.arange(1))
-    made = {n: ours.corrupt(x, n, 2, draws, True)[0].double() for n in ("gaussian_noise", "speckle_noise", "shot_noise")}
+    made = {
+        n: ours.corrupt(x, n, 2, draws, True)[0].double() for n in ("gaussian_noise", "speckle_noise", "shot_noise")
+    }
     assert made["gaussian_noise"].std() == pytest.approx(0.12 * 255, rel=0.02)
     assert made["gaussian_noise"].mean() == pytest.approx(99.5, abs=0.6)  # rounded down
     assert made["speckle_noise"].std() == pytest.approx(100 * 0.2, rel=0.02)
@@ -222,7 +228,12 @@ def test_they_are_functions_of_seed_image_and_severity(name: str, tmp_path: Path
     assert torch.equal(again, made[[2, 1]])
     assert not torch.equal(made[0], x[0])
     for severity in range(1, 6):
-        assert ours.corrupt(x[:1, :, :40], name, severity, Draws(1, 0, torch.arange(1)), frost=frost).shape == (1, 3, 40, 48)
+        assert ours.corrupt(x[:1, :, :40], name, severity, Draws(1, 0, torch.arange(1)), frost=frost).shape == (
+            1,
+            3,
+            40,
+            48,
+        )
     alike = torch.equal(made[0], ours.corrupt(x[:1], name, 3, Draws(1, 0, torch.tensor([3])), frost=frost)[0])
     assert alike == (ours.CORRUPTIONS[name].draw is ours.Corruption.__dataclass_fields__["draw"].default)
 
