@@ -3,5 +3,5 @@
 from tilework.runs.chain import check_links, train_chain
 from tilework.runs.export import export_run, load_exported
 from tilework.runs.job import plan, prepare, train
-from tilework.runs.run import Artefacts, Chain, Extra, Link, Run, equip
+from tilework.runs.run import Artefacts, Chain, Draw, Extra, Link, Run, equip
 from tilework.runs.trained import Trained, evaluate_run, probe_run

@@ -15,14 +15,13 @@ from tilework.core.batch import Shape
 from tilework.core.codebook import Codebook, same_codes
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.location import Location, Url, is_store
-from tilework.data import ImageFolder, ImageSource, Part, RandomCrops, Source, TokenSource, WholeImages
+from tilework.data import Chosen, ImageFolder, ImageSource, RandomCrops, Source, TokenSource, WholeImages
 from tilework.data.columns import ColumnValues, column_kinds
-from tilework.data.part import part_of
 from tilework.data.source import shape_of
 from tilework.models import Network
 from tilework.objectives import Combined, Objective, ObjectiveConfig
 from tilework.runs.directory import DataSpec
-from tilework.runs.run import Run
+from tilework.runs.run import Draw, Run
 from tilework.store import Store
 from tilework.train.log import Bar
 
@@ -41,6 +40,7 @@ def open_source(
     quiet: bool = False,
     samples: int = 0,
     crop: WholeCrop | None = None,
+    draw: Draw | None = None,
 ) -> TokenSource | ImageSource:
     """A token store or a folder of images, whichever is there. samples: of the images, drawn at random; 0: all.
 
@@ -58,7 +58,9 @@ def open_source(
 
     try:
         folder = ImageFolder.open(path, classes)
-        chosen = folder.take(part_of(len(folder), samples)) if samples else folder
+        chosen = (
+            folder.take((draw or Draw()).numbers(folder.labels, len(folder.classes), samples)) if samples else folder
+        )
         if crop is not None:
             return WholeImages.scan(chosen, size, crop.size, max_broken, progress)
         return ImageSource.read(chosen, size, max_broken, progress)
@@ -105,7 +107,26 @@ def training_source(run: Run, source: TokenSource | ImageSource, columns: dict[s
     if crop is not None and isinstance(source, WholeImages):
         second = (COLUMN, OtherView) if isinstance(run.augment[0], TwoViews) else None
         return RandomCrops(source, whole, crop.size, crop.area, crop.aspect, second)
-    return Part(whole, run.samples) if run.samples and isinstance(source, TokenSource) else whole
+    return chosen(whole, run) if isinstance(source, TokenSource) else whole
+
+
+def chosen(source: Source, run: Run) -> Source:
+    """The samples of the whole data that a run draws."""
+    if not run.samples:
+        return source
+    return Chosen(source, run.draw.numbers(source.labels, len(source.classes), run.samples))
+
+
+def held_source(run: Run, data: Location, classes: tuple[str, ...]) -> Source | None:
+    """The training samples that a run holds back; None: it holds none."""
+    if not run.draw.held:
+        return None
+    if isinstance(data, Url) or is_store(data):
+        store = TokenSource(Store(data), classes)
+        return Chosen(store, run.draw.held_numbers(store.labels, len(classes), run.samples))
+    folder = ImageFolder.open(data, classes)
+    held = folder.take(run.draw.held_numbers(folder.labels, len(classes), run.samples))
+    return ImageSource.read(held, run.size, run.max_broken)
 
 
 def validation_source(run: Run, data: Location, classes: tuple[str, ...], quiet: bool) -> Source:

@@ -26,6 +26,7 @@ from tilework.runs.build import (
     build_objective,
     check_data,
     find_columns,
+    held_source,
     open_source,
     split_crop,
     training_source,
@@ -34,7 +35,7 @@ from tilework.runs.build import (
 from tilework.runs.directory import QUARANTINE, RESULTS, RunDirectory
 from tilework.runs.run import Run
 from tilework.runs.start import Start
-from tilework.train import Job, Result, fit, time_steps
+from tilework.train import HELD, TRAINING, Job, Result, fit, time_steps
 from tilework.train.log import counted, notice
 
 
@@ -56,7 +57,7 @@ def prepare(
     task, columns = run.objective.task, find_columns(run, data)
     begin = None if start is None else Start.read(start)
     crop, rest = split_crop(run)
-    whole = open_source(data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples, crop=crop)
+    whole = open_source(data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples, crop=crop, draw=run.draw)
     validation = None if val is None else validation_source(run, val, whole.classes, quiet_here)
     source = training_source(run, whole, columns, str(data))
     spec, model = check_data(run, source, validation, data, val)
@@ -71,11 +72,18 @@ def prepare(
         if broken:
             write_json(out / QUARANTINE, broken)
             notice(f"{counted(len(broken), 'image')} cannot be read: see {out / QUARANTINE}", quiet)
+    held = held_source(run, data, whole.classes)
+    looks = {"": validation, HELD: held, TRAINING: source if run.fit.evaluate_training else None}
     evaluate = None
-    if validation is not None:
+    if any(part is not None for part in looks.values()):
 
         def evaluate(judged: nn.Module) -> dict[str, float]:
-            return validate(task, objective, judged, validation, evaluation, world, min(256, run.fit.batch))
+            found: dict[str, float] = {}
+            for prefix, part in looks.items():
+                if part is not None:
+                    figures = validate(task, objective, judged, part, evaluation, world, min(256, run.fit.batch))
+                    found |= {prefix + name: value for name, value in figures.items()}
+            return found
 
     job = Job(objective, source, steps, run.fit, out, world, evaluate, title, quiet)
     if run.fit.picture_every and leads:

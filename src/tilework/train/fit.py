@@ -33,6 +33,8 @@ from tilework.train.log import Bar, RunLog, notice
 from tilework.train.optim import build_optimiser
 from tilework.train.settings import FitConfig
 
+HELD, TRAINING = "held_", "train_"  # prefixes of figures of training samples: held back, trained on
+
 
 @dataclass
 class Job:
@@ -227,10 +229,15 @@ class _Fit:
     def _evaluate(self, done: int, log: bool = True) -> None:
         if self.job.evaluate is not None:
             self.metrics = self.job.evaluate(self.evaluated)
-            shown = {f"val_{name}": round(value, 6) for name, value in self.metrics.items()}
+            shown = {logged_name(name): round(value, 6) for name, value in self.metrics.items()}
             if log:
                 self.log.write(step=done, epoch=done // self.loader.steps, **shown)
             self.bar.update(done, note=_short(self.metrics))
+
+
+def logged_name(metric: str) -> str:
+    """Name of a figure in the log: val_* for those of validation data."""
+    return metric if metric.startswith((HELD, TRAINING)) else f"val_{metric}"
 
 
 def seed_noise(device: torch.device, seed: int) -> None:

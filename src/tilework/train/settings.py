@@ -63,6 +63,7 @@ class FitConfig:
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast
     ema: float = 0.0  # decay of averaged weights, which evaluation and export use; 0: none
     evaluate_every: int = 1  # epochs between evaluations; 0: only after the last epoch, which is always evaluated
+    evaluate_training: bool = False  # evaluate the training samples too, without augmentation; figures train_*
     save_every: int = 0  # steps between checkpoints; 0: one per epoch
     keep: int = 2  # number of checkpoints kept
     log_every: int = 10  # steps between log lines
