@@ -201,7 +201,7 @@ def test_what_cannot_be_is_refused_before_anything_is_computed(made: Path, tmp_p
         job(made, tmp_path / "o", tokenizer=None).run()
     with pytest.raises(ConfigError, match="add soft to --gradient"):
         job(made, tmp_path / "o", attacks=("apgd-ce",), gradients=("ste",)).run()
-    with pytest.raises(InputError, match="is what .* was trained on"):
+    with pytest.raises(InputError, match=r"is what .* was trained on"):
         Robustness((made / "pixel",), made / "train", tmp_path / "o", device="cpu").run()
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.json").write_text("{}")

@@ -67,7 +67,7 @@ def _attack_rows(job: Robustness, subject: Subject) -> dict[str, dict[float, Cel
     rows += [(name, "apgd-ce") for name in _transfers(job)]
     found: dict[str, dict[float, Cell]] = {}
     for row, attack in rows:
-        cells = {eps: subject.cell(job.cell_name(row, attack, eps)) for eps in job.eps}  # type: ignore[arg-type]
+        cells = {eps: subject.cell(job.cell_name(row, attack, eps)) for eps in job.eps}
         if known := {eps: cell for eps, cell in cells.items() if cell is not None}:
             found[row] = known
     return found
@@ -321,8 +321,8 @@ def _attack_tables(settings: Plain, runs: Plain) -> list[str]:
     radii = [f"{e:.8g}" for e in settings["eps"]]
     lines = [
         "## Attacks on pixels", "",
-        f"{settings['attacked']} images, {settings['norm']}, in [0, 1], judged on the real pipeline. An "
-        "image that is broken within a radius stays broken within larger ones. Worst: broken by any of the attacks.", "",
+        f"{settings['attacked']} images, {settings['norm']}, in [0, 1], judged on the real pipeline. "
+        "An image broken within a radius stays broken within larger ones. Worst: broken by any of the attacks.", "",
     ]  # fmt: skip
     rows = []
     for name, run in runs.items():

@@ -32,7 +32,7 @@ from tilework.data.images import SUFFIXES, open_image, to_rgb
 from tilework.evaluation.noise import Noise, seeds_of
 
 SIDE = 224  # pixels that lengths are meant for
-AT_ONCE = 1 << 18  # values that are worked on together: as many as a cache holds
+AT_ONCE, PLANES = 1 << 19, 1 << 16  # values of images, and of single planes, that are worked on together: a cache full
 FROST_HINT = "add --frost DIR, or pip install imagecorruptions-imaug"
 BLOCK = 32  # rows or columns of a blur that are made by one product
 GREY = (0.299, 0.587, 0.114)
@@ -200,24 +200,25 @@ def disk(radius: float, sd: float) -> Tensor:
 def _defocus(x: Tensor, c: tuple[float, float], p: None, scale: float) -> Tensor:
     kernel = disk(c[0] * scale, c[1])
     padded = F.pad(x / 255, (len(kernel) // 2,) * 4, mode="reflect").flatten(0, 1)
-    return torch.stack([_symmetric(plane, kernel) for plane in padded]).view(x.shape)
+    some = max(1, PLANES // padded[0].numel())
+    return torch.cat([_symmetric(planes, kernel) for planes in padded.split(some)]).view(x.shape)
 
 
 def _symmetric(padded: Tensor, kernel: Tensor) -> Tensor:
-    """Filter with a kernel that is the same upside down and mirrored. padded: (H', W'); returns (H, W)."""
+    """Filter with a kernel that is the same upside down and mirrored. padded: (P, H', W'); returns (P, H, W)."""
     half = len(kernel) // 2
-    height, width = (side - 2 * half for side in padded.shape)
+    height, width = (side - 2 * half for side in padded.shape[1:])
     quarter = kernel[half:, half:].tolist()
-    above = [padded[half - i : half - i + height] for i in range(half + 1)]
-    rows = [above[0], *(above[i] + padded[half + i : half + i + height] for i in range(1, half + 1))]
-    out = torch.zeros(height, width)
+    above = [padded[:, half - i : half - i + height] for i in range(half + 1)]
+    rows = [above[0], *(above[i] + padded[:, half + i : half + i + height] for i in range(1, half + 1))]
+    out = torch.zeros(len(padded), height, width)
     for j in range(half + 1):
         column = torch.zeros_like(rows[0])
         for row, weights in zip(rows, quarter, strict=True):
             if weights[j]:
                 column.add_(row, alpha=weights[j])
         for left in {half - j, half + j}:
-            out += column[:, left : left + width]
+            out += column[..., left : left + width]
     return out
 
 
@@ -289,7 +290,7 @@ def displace(x: Tensor, moves: Tensor, reach: int) -> Tensor:
     line = (line + apart**2 * np.arange(rounds)[:, None]).ravel()  # (rounds n,)
     order = np.argsort(line, kind="stable")
     down, right = np.divmod(np.arange(4 * reach**2), 2 * reach)
-    shifts = ((down - reach) * width + right - reach) * batch
+    shifts = (((down - reach) * width + right - reach) * batch).astype(np.int32)
     shift = np.ascontiguousarray(shifts.take(moves.flatten(1).numpy()[:, order].T))  # (rounds n, B)
     packed = np.zeros((height * width, batch, 4), np.uint8)
     packed[..., :3] = x.flatten(2).permute(2, 0, 1).numpy()
@@ -644,7 +645,7 @@ CORRUPTIONS: dict[str, Corruption] = {
         ),
         _spatter,
         _liquid,
-        together=4,
+        together=8,
     ),
     "saturate": Corruption(((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)), _saturate),
 }
