@@ -39,6 +39,7 @@ from tilework.evaluation.reconstruction import psnr
 from tilework.evaluation.restyle import RESTYLINGS, restyle
 from tilework.evaluation.shifts import Shift, open_shift
 from tilework.evaluation.square import square
+from tilework.objectives.perceptual import Perceptual
 from tilework.runs.trained import Trained
 
 SETTINGS, CELLS = "settings.json", "cells"
@@ -129,6 +130,7 @@ class Robustness:
     native: bool = False
     bytes: bool = False
     frost: Path | None = None
+    lpips: Path | None = None
     batch: int = 64
     device: str = "auto"
     say: Callable[[str], None] = field(default=lambda line: None, compare=False)
@@ -504,6 +506,7 @@ class Robustness:
             if all(subject.cell(f"codes-{kind}-{n}") is not None for n in self.codes):
                 continue
             needed, sharp = [], _Sums()
+            perceived = None if self.lpips is None else Perceptual.load(self.lpips).to(self._device)
             for part in torch.arange(len(x)).split(self.batch):
                 ids = subject.ask.ids(x[part])
                 changed, count = swap_codes(subject.ask.of_map, subject.ask.table, ids, y[part], most, allowed)
@@ -511,8 +514,11 @@ class Robustness:
                 before, after = self._decoded(subject, ids), self._decoded(subject, changed)
                 if before is not None and after is not None:
                     sharp.add(psnr=psnr(after, before).double())
+                    if perceived is not None:
+                        with torch.no_grad():
+                            sharp.add(lpips=perceived(after, before).double())
             for n in self.codes:
-                more = {"swaps": n, "codes": kind, "psnr_after_all": sharp.mean("psnr")}
+                more = {"swaps": n, "codes": kind, "psnr": sharp.mean("psnr"), "lpips": sharp.mean("lpips")}
                 subject.keep(f"codes-{kind}-{n}", torch.cat(needed) > n, more)
             stands = float((torch.cat(needed) > most).double().mean())
             self.say(f"{subject.name}: {most} codes swapped ({kind}): {stands:.1%}")

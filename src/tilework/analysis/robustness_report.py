@@ -23,6 +23,7 @@ from tilework.report.robustness_figures import accuracy_curves
 if TYPE_CHECKING:
     from tilework.analysis.robustness import Robustness
 
+LOOKS = {"psnr": ".1f", "lpips": ".3f"}  # how far decoded images are from those before, and how it is written
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
 RESULTS, TABLE, HITS = "results.json", "table.md", "hits.safetensors"
 CODES_NOTE = (
@@ -351,10 +352,11 @@ def _code_tables(runs: Plain) -> list[str]:
     rows = []
     for name, run in runs.items():
         for kind, cells in run.get("codes", {}).items():
-            sharp = next(iter(cells.values())).get("psnr_after_all")
+            one = next(iter(cells.values()))
             row = [f"{name}, {titles[kind]}", *(_percent(cells[n]["accuracy"]) for n in swaps)]
-            rows.append([*row, "" if sharp is None else f"{sharp:.1f} dB"])
-    head = ["codes swapped", *swaps, f"PSNR after {swaps[-1]}, decoded"]
+            seen = [f"{one[key]:{form}}" if one.get(key) is not None else "" for key, form in LOOKS.items()]
+            rows.append([*row, *seen])
+    head = ["codes swapped", *swaps, f"PSNR in dB after {swaps[-1]}, decoded", "LPIPS"]
     return ["## Attacks on codes", "", CODES_NOTE, "", *_table(head, rows)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -49,6 +50,7 @@ def robustness(
     native: Annotated[bool, arg(help_behavior_hint="")] = False,
     bytes: Annotated[bool, arg(help_behavior_hint="")] = False,
     frost: OptionalPath = None,
+    lpips: OptionalPath = None,
     batch: int = 64,
     device: Device = "auto",
     dry_run: DryRun = False,
@@ -92,6 +94,7 @@ def robustness(
         native: Lengths of corruptions in pixels as published for 224 px; otherwise they are scaled to the images.
         bytes: Judge attacked images again, rounded to bytes.
         frost: Folder of frost textures; otherwise those of the package imagecorruptions-imaug, if it is installed.
+        lpips: LPIPS weights of VGG-16 (safetensors), to say how visible swapped codes are.
         batch: Images at a time.
     """
     from tilework.analysis.robustness import Robustness
@@ -100,7 +103,7 @@ def robustness(
     job = Robustness(
         runs, data, out, tokenizer, corruptions, severities, proxies, tuple(map(_named, shift)), attack, gradient,
         tuple(map(_radius, eps)), norm, steps, queries, restarts, targets, transfer, codes, images, attack_images, seed,
-        native, bytes, frost, batch, device, say=(lambda line: None) if json else lambda line: print(line, flush=True),
+        native, bytes, frost, lpips, batch, device, say=(lambda line: None) if json else partial(print, flush=True),
     )  # fmt: skip
     if dry_run:
         show(job.plan(), json)
