@@ -114,7 +114,7 @@ def test_the_command_measures_both_kinds_on_the_same_bytes(
     out = tmp_path / "out"
     words = ["robustness", str(made / "pixel"), str(made / "token"), "--data", str(made / "val"), "--out", str(out)]
     words += ["--tokenizer", str(made / "tokenizer"), "--corruptions", "noise", "contrast", "--severities", "1", "3"]
-    words += ["--proxies", "negative", "--shift", f"again={made / 'val'}", "--codes", "1", "3", "--images", "12"]
+    words += ["--proxies", "negative", "--shift", f"again={made / 'val'}", "--codes", "1", "3", "--count", "12"]
     words += [
         "--attack",
         "apgd-ce",
@@ -137,7 +137,7 @@ def test_the_command_measures_both_kinds_on_the_same_bytes(
         "4",
         "--targets",
         "1",
-        "--attack-images",
+        "--attack-count",
         "6",
     ]
     with pytest.raises(SystemExit) as end:

@@ -222,10 +222,10 @@ def _percent(value: float | None) -> str:
 
 
 def _groups(runs: Plain) -> dict[str, list[Plain]]:
-    """Runs that differ by their seed, as 'ROW seed-N' of a table."""
+    """Runs that differ by their seed, as 'ROW seed-N' or 'ROW seed-N-rate-R' of a table."""
     groups: dict[str, list[Plain]] = {}
     for name, run in runs.items():
-        groups.setdefault(re.sub(r" seed-\d+$", "", name), []).append(run)
+        groups.setdefault(re.sub(r" seed-\d+(-rate-\S+)?$", "", name), []).append(run)
     return groups
 
 

@@ -44,8 +44,8 @@ def robustness(
     targets: int = 9,
     transfer: OptionalPath = None,
     codes: Annotated[tuple[int, ...], arg(metavar="N ...", help_behavior_hint="(optional)")] = (),
-    images: int = 500,
-    attack_images: int = 200,
+    count: int = 500,
+    attack_count: int = 200,
     seed: int = 0,
     native: Annotated[bool, arg(help_behavior_hint="")] = False,
     bytes: Annotated[bool, arg(help_behavior_hint="")] = False,
@@ -66,7 +66,7 @@ def robustness(
       tilework robustness runs/pixel runs/token --data photos/val --tokenizer tokenizer --corruptions noise blur
         --out robust
       tilework robustness runs/pixel runs/token --data photos/val --tokenizer tokenizer --attack apgd-ce square random
-        --eps 1/255 4/255 --attack-images 100 --out robust
+        --eps 1/255 4/255 --attack-count 100 --out robust
 
     Args:
         runs: Runs of classifiers, one row each.
@@ -88,8 +88,8 @@ def robustness(
         targets: Classes that apgd-t and fab-t aim at, the likeliest first.
         transfer: Run on pixels whose adversarial images are shown to all runs.
         codes: Numbers of codes to swap, for runs on tokens.
-        images: Number of images, drawn at random.
-        attack_images: Number of these that are attacked.
+        count: Number of images, drawn at random.
+        attack_count: Number of these that are attacked.
         seed: Of images that are drawn, corruptions and attacks.
         native: Lengths of corruptions in pixels as published for 224 px; otherwise they are scaled to the images.
         bytes: Judge attacked images again, rounded to bytes.
@@ -102,7 +102,7 @@ def robustness(
 
     job = Robustness(
         runs, data, out, tokenizer, corruptions, severities, proxies, tuple(map(_named, shift)), attack, gradient,
-        tuple(map(_radius, eps)), norm, steps, queries, restarts, targets, transfer, codes, images, attack_images, seed,
+        tuple(map(_radius, eps)), norm, steps, queries, restarts, targets, transfer, codes, count, attack_count, seed,
         native, bytes, frost, lpips, batch, device, say=(lambda line: None) if json else partial(print, flush=True),
     )  # fmt: skip
     if dry_run:

@@ -12,7 +12,7 @@ from tilework.data.source import Around, Source
 
 def part_of(total: int, count: int, seed: int = 0) -> np.ndarray:
     """Numbers of `count` samples out of all, in order, (count,); more of them hold every fewer."""
-    return np.sort(_first(_shuffled(total, seed), count))
+    return np.sort(_first(_shuffled(total, seed), count, "samples"))
 
 
 def balanced_part(labels: np.ndarray, classes: int, count: int, seed: int = 0) -> np.ndarray:
@@ -33,7 +33,7 @@ def balanced_part(labels: np.ndarray, classes: int, count: int, seed: int = 0) -
 def held_part(total: int, taken: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     """`count` samples that are not among those taken, in order, (count,)."""
     order = _shuffled(total, seed)
-    return np.sort(_first(order[~np.isin(order, taken)], count))
+    return np.sort(_first(order[~np.isin(order, taken)], count, "draw.held"))
 
 
 def _shuffled(total: int, seed: int) -> np.ndarray:
@@ -41,9 +41,9 @@ def _shuffled(total: int, seed: int) -> np.ndarray:
     return np.lexsort((drawn[:, 1], drawn[:, 0]))
 
 
-def _first(order: np.ndarray, count: int) -> np.ndarray:
+def _first(order: np.ndarray, count: int, setting: str) -> np.ndarray:
     if not 0 < count <= len(order):
-        raise ConfigError(f"{count} samples were asked for, the data have {len(order)}", "ask for fewer")
+        raise ConfigError(f"{count} samples were asked for, the data have {len(order)}", f"lower '{setting}'")
     return order[:count]
 
 

@@ -144,7 +144,7 @@ class Table:
             run = resolve(Chain((*links[:-1], replace(links[-1], run=last))), None, settings)
         else:
             known = equip(run, self.artefacts, strict=False)
-            run = resolve(known, None, [*self.settings, *settings])
+            run = resolve(resolve(known, None, self.settings), None, settings)
         return Row(name if colon else recipe, run, Path(starts[-1]) if starts else None, int(seeds))
 
     def _validation(self, row: Row) -> tuple[Location | None, ...]:

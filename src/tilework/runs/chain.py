@@ -42,7 +42,7 @@ def train_chain(
             result = train_in(world, link.run, data[number], val[number], start, where, name, quiet)
             start = where
         if world.leads:
-            write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
+            write_json(out / RESULTS, result.summary)
     return result
 
 

@@ -32,17 +32,9 @@ class ImagesAsCodes:
     kept: Tensor = field(init=False, repr=False)  # (K of the tokenizer,) whether the codebook has it
 
     def __post_init__(self) -> None:
-        vectors = self.tokenizer.codebook.detach().cpu().float().numpy()
-        used = self.codebook.used
-        if (
-            not len(used)
-            or used.max() >= len(vectors)
-            or not np.allclose(vectors[used], self.codebook.vectors, rtol=1e-4, atol=1e-6)
-        ):
-            raise InputError("the tokenizer has other codes than the run was trained on", "give the run's tokenizer")
-        mapped = CodeMap.of(used, vectors)
-        self.kept = torch.from_numpy(mapped.kept).to(self.device)
-        self.number = torch.from_numpy(mapped.number).to(self.device)
+        self.number = torch.from_numpy(code_numbers(self.tokenizer, self.codebook)).to(self.device)
+        self.kept = torch.zeros(len(self.number), dtype=torch.bool, device=self.device)
+        self.kept[torch.from_numpy(self.codebook.used).long().to(self.device)] = True
         self.tokenizer.to(self.device).eval()
         self._grid = self.tokenizer.grid(self.images.grid)
 
@@ -80,3 +72,12 @@ class ImagesAsCodes:
         """The tokenizer's codes as a store would give them: (B, h, w) int32, or (B, C, h, w)."""
         x = self.number[ids].view(-1, *self.grid, *self._grid[2:])
         return x.permute(0, 3, 1, 2) if self.stage == "stacks" else x
+
+
+def code_numbers(tokenizer: Tokenizer, codebook: Codebook) -> np.ndarray:
+    """Number in a codebook of each code of its tokenizer, or of the nearest that is there, (K,); refuses others."""
+    vectors, used = tokenizer.codebook.detach().cpu().float().numpy(), codebook.used
+    fits = len(used) and used.max() < len(vectors) and vectors.shape[1:] == codebook.vectors.shape[1:]
+    if not fits or not np.allclose(vectors[used], codebook.vectors, rtol=1e-4, atol=1e-6):
+        raise InputError("the tokenizer has other codes than the run was trained on", "give the run's tokenizer")
+    return CodeMap.of(used, vectors).number
