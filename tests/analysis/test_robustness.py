@@ -218,7 +218,9 @@ def test_what_cannot_be_is_refused_before_anything_is_computed(made: Path, tmp_p
 
 
 def test_the_plan_costs_little(made: Path, tmp_path: Path) -> None:
-    plan = job(made, tmp_path / "o", attacks=("apgd-ce", "square"), corruptions=("fog",)).plan()
+    asked = job(made, tmp_path / "o", attacks=("apgd-ce", "square"), corruptions=("fog",))
+    assert asked.attacks == ("apgd-ce", "square", "random")  # no table of gradient attacks without the floor
+    plan = asked.plan()
     assert plan["minutes"] > 0
     assert not (tmp_path / "o").exists()
 

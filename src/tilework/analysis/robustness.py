@@ -142,6 +142,8 @@ class Robustness:
         if folder is None and not asked and "frost" in names:  # of a group: the others are measured, and it is said
             self.say(f"frost is left out: {corrupting.FROST_HINT}")
             names = tuple(name for name in names if name != "frost")
+        if set(self.attacks) & set(WITH_GRADIENT) and "random" not in self.attacks:  # the floor of every table
+            object.__setattr__(self, "attacks", (*self.attacks, "random"))
         object.__setattr__(self, "corruptions", names)
         object.__setattr__(self, "frost", folder)
         object.__setattr__(self, "eps", tuple(sorted(set(self.eps))))
