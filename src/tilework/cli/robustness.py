@@ -78,8 +78,8 @@ def robustness(
         proxies: Restylings: edges, posterise, paint, halftone, negative, grey, recolour, shuffle. Proxies for drawn and
             painted images; not ImageNet-R or Sketch.
         shift: Shifted data sets. A file classes.csv (folder,class[;class]) in DIR maps folders that are not classes.
-        attack: Attacks on pixels. apgd-ce, apgd-t, fab-t and square are AutoAttack. Random signs are added to those with
-            gradients.
+        attack: Attacks on pixels. apgd-ce, apgd-t, fab-t and square are AutoAttack. Random signs are added to
+            those with gradients.
         gradient: Estimates for runs on tokens.
         eps: Radii in the range of pixels, 0 to 1, such as 8/255.
         norm: Of the radii.
