@@ -187,7 +187,7 @@ class Robustness:
                 raise ConfigError(what, "its gradients may be masked: add soft to --gradient")
             for attack in self.attacks:
                 check_classes(LOSSES.get(attack, "ce"), len(trained.spec.classes))
-            total = len(ImageFolder.open(self.data, trained.spec.classes))
+            total = len(ImageFolder.open(self.data, trained.spec.classes, trained.run.classes))
             if trained.spec.stage != "pixels" and model.takes != "map":
                 raise ConfigError(f"{trained.path} does not read code vectors", "give a run whose model takes a map")
         self._check_not_trained_on([trained.path for trained in opened])
