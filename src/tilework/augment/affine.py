@@ -37,17 +37,19 @@ class Geometry:
         whole = torch.eye(2, 3, device=u.device)
         boxes = RandomResizedCrop(area=self.area, aspect=self.aspect).sample(draws, batch)
         cut = torch.where((u[:, 0] < self.crop)[:, None, None], boxes, whole)
-        turned = torch.where((u[:, 2] < self.turn)[:, None, None], self._turn(2 * u[:, 3:] - 1), whole)
+        turned = torch.where((u[:, 2] < self.turn)[:, None, None], self._turn(2 * u[:, 3:] - 1, batch), whole)
         mirror = whole.repeat(len(u), 1, 1)
         mirror[:, 0, 0] = 1 - 2 * (u[:, 1] < self.flip).float()
         return follow(follow(cut, turned), mirror)
 
-    def _turn(self, v: Tensor) -> Tensor:
-        """Rotation, shear along the rows, and shift. v: (B, 4) in [-1, 1)."""
+    def _turn(self, v: Tensor, batch: Batch) -> Tensor:
+        """Rotation, shear along the rows, and shift, of a map of any aspect. v: (B, 4) in [-1, 1)."""
+        ratio = batch.x.shape[-2] / batch.x.shape[-1]  # a step down is so many steps across
         angle, shear = v[:, 0] * radians(self.rotate), (v[:, 3] * radians(self.shear)).tan()
         cos, sin = angle.cos(), angle.sin()
         shift = v[:, 1:3] * (2 * self.translate)  # the side is 2 long
-        rows = [torch.stack([cos, cos * shear - sin], -1), torch.stack([sin, sin * shear + cos], -1)]
+        right, left = ratio * (cos * shear - sin), sin / ratio
+        rows = [torch.stack([cos, right], -1), torch.stack([left, sin * shear + cos], -1)]
         return torch.cat([torch.stack(rows, 1), shift[..., None]], -1)
 
 

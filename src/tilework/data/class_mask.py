@@ -85,21 +85,26 @@ class ClassMask:
 
     def at(self, height: int, width: int) -> Tensor:
         """Class of every position of the input on a grid, by the nearest pixel, (B, h, w) uint8."""
-        device = self.ids.device
-        y, x = centres(height, device), centres(width, device)
-        known: Tensor | None = None
-        for frame in self.frames:
-            down, across = _placed(frame, y, x)
-            inside = (down.abs() < 1) & (across.abs() < 1)
-            known = inside if known is None else known & inside
-        down, across = _placed(self.affine, y, x)  # (B, h, w) each, in [-1, 1] on the mask
-        rows, columns = self.sides[:, :1, None], self.sides[:, 1:, None]
-        row, column = ((down + 1) * rows / 2).floor(), ((across + 1) * columns / 2).floor()
-        inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
-        known = inside if known is None else known & inside
+        row, column, known = self._look(height, width)
         flat = (row * self.ids.shape[2] + column).long().where(known, 0)
         found = self.ids.flatten(1).gather(1, flat.flatten(1)).view_as(flat)
         return found.masked_fill(~known, VOID)
+
+    def inside(self, height: int, width: int) -> Tensor:
+        """Whether every position of the input on a grid shows the image, (B, h, w)."""
+        return self._look(height, width)[2]
+
+    def _look(self, height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Row and column of the pixel that every position shows, and whether there is one, (B, h, w) each."""
+        y, x = centres(height, self.ids.device), centres(width, self.ids.device)
+        down, across = _placed(self.affine, y, x)  # in [-1, 1] on the mask
+        rows, columns = self.sides[:, :1, None], self.sides[:, 1:, None]
+        row, column = ((down + 1) * rows / 2).floor(), ((across + 1) * columns / 2).floor()
+        known = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+        for frame in self.frames:
+            down, across = _placed(frame, y, x)
+            known = known & (down.abs() < 1) & (across.abs() < 1)
+        return row, column, known
 
     def target(self, height: int, width: int) -> Target:
         """Labels of every position, (B, h w, M); void ones have no weight."""

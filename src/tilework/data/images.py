@@ -26,7 +26,8 @@ from tilework.core.errors import InputError
 
 T = TypeVar("T")
 File = Path | BinaryIO  # of an image
-Frame = Literal["cover", "squash"]  # how an image of any aspect fills a size
+Frame = Literal["cover", "squash", "letterbox"]  # how an image of any aspect fills a size
+GREY = (124, 116, 104)  # ImageNet's mean, beside an image that does not fill its size
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")
 LARGEST = 100_000_000  # pixels; read from the header before anything is decoded
@@ -73,6 +74,9 @@ class ImageFolder:
         found = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
         if not found:
             raise InputError(f"{root} has no class folders", "give each class a sub-folder of its own")
+        if len(found) == 2 and (shared := _same_names(root, found)):
+            what = f"the sub-folders of {root} hold the same names ('{shared}'), as images and masks do, not classes"
+            raise InputError(what, "use a segmentation recipe ('tilework recipes seg'), or rename them")
         if "train" in found and set(found) <= PARTS and any(entry.is_dir() for entry in (root / "train").iterdir()):
             raise InputError(f"{root} holds parts ({', '.join(found)}), not classes", f"give {root / 'train'}")
         names = tuple(found if classes is None else classes)
@@ -136,6 +140,12 @@ class ImageFolder:
         return ImageFolder(self.root, tuple(self.paths[i] for i in good), self.labels[good], self.classes, self.ignored)
 
 
+def _same_names(root: Path, folders: Sequence[str]) -> str:
+    """A name that files of both folders have, if all of the first have a partner in the second."""
+    first, second = ({path.relative_to(root / name).with_suffix("") for path in _files(root / name)} for name in folders)
+    return min(map(str, first)) if first and first <= second and set(folders) & {"masks", "annotations", "labels"} else ""
+
+
 def _files(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in entry.relative_to(folder).parts)
@@ -146,12 +156,25 @@ def _files(folder: Path) -> Iterator[Path]:
 def decode_image(path: File, size: tuple[int, int], frame: Frame = "cover") -> np.ndarray:
     """An image upright, in RGB, resized (bicubic). Returns (3, H, W) uint8.
 
-    frame: cover: the short side is resized and the middle cut out; squash: each side is resized by itself.
+    frame: cover: the short side is resized and the middle cut out; squash: each side is resized by itself; letterbox:
+    the long side is resized, and the image lies at the upper left.
     """
     with open_image(path, size) as upright:
-        fit = ImageOps.fit if frame == "cover" else Image.Image.resize
-        fitted = fit(to_rgb(upright), (size[1], size[0]), Image.Resampling.BICUBIC)
+        fitted = fit_image(to_rgb(upright), size, frame)
     return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
+
+
+def fit_image(image: Image.Image, size: tuple[int, int], frame: Frame) -> Image.Image:
+    """An image in RGB at a size (bicubic). size: height, width."""
+    sides, cubic = (size[1], size[0]), Image.Resampling.BICUBIC
+    if frame == "cover":
+        return ImageOps.fit(image, sides, cubic)
+    if frame == "squash":
+        return image.resize(sides, cubic)
+    step = max(image.width / size[1], image.height / size[0])
+    canvas = Image.new("RGB", sides, GREY)
+    canvas.paste(image.resize((max(1, round(image.width / step)), max(1, round(image.height / step))), cubic))
+    return canvas
 
 
 @contextmanager
@@ -192,6 +215,7 @@ class ImageSource:
     stage: Stage = "pixels"
     together: int = 1
     codebook: Codebook | None = None
+    frame: Frame = "cover"
     _kept: np.ndarray | None = field(default=None, repr=False)
     _pool: ThreadPoolExecutor | None = field(default=None, repr=False)
 
@@ -212,6 +236,7 @@ class ImageSource:
         size: tuple[int, int],
         max_broken: float = 0.05,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        frame: Frame = "cover",
     ) -> ImageSource:
         """Decode every file once, so that the number of good ones is known before training.
 
@@ -221,12 +246,16 @@ class ImageSource:
         pixels = np.empty((len(folder) if keep else 0, 3, *size), np.uint8)
         broken: list[Broken] = []
         good: list[int] = []
-        for i, image in decode_all(folder, lambda path: decode_image(path, size), broken, max_broken, progress):
+        for i, image in decode_all(folder, lambda path: decode_image(path, size, frame), broken, max_broken, progress):
             if keep:
                 pixels[len(good)] = image
             good.append(i)
         return ImageSource(
-            folder.take(np.array(good)), size, tuple(broken), _kept=pixels[: len(good)] if keep else None
+            folder.take(np.array(good)),
+            size,
+            tuple(broken),
+            frame=frame,
+            _kept=pixels[: len(good)] if keep else None,
         )
 
     @staticmethod
@@ -262,7 +291,7 @@ class ImageSource:
         return self._pool.map(do, index)
 
     def _decode(self, number: int) -> np.ndarray:
-        return decode_image(self.folder.paths[number], self.grid)
+        return decode_image(self.folder.paths[number], self.grid, self.frame)
 
 
 def decode_all(

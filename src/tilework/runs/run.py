@@ -11,6 +11,7 @@ from tilework.augment import Augment
 from tilework.core.artefact import artefact, declared, give
 from tilework.core.errors import ConfigError
 from tilework.data.columns import column_kinds
+from tilework.data.images import Frame
 from tilework.models import ModelConfig
 from tilework.objectives import ObjectiveConfig
 from tilework.train import FitConfig
@@ -37,6 +38,7 @@ class Run:
     evaluation: tuple[Augment, ...]
     extra: tuple[Extra, ...] = ()
     size: tuple[int, int] = (96, 96)  # of images, in pixels
+    frame: Frame = "cover"  # how images fill it: the middle, all of them squashed, or letterboxed
     codes: tuple[int, int] | None = None  # grid of the token stores it is made for; None: any that the crops fit
     samples: int = 0  # of the training data, drawn at random; 0: all
     maps: str = artefact("maps")  # directory of label maps beside images, where an objective needs them
