@@ -16,12 +16,8 @@ from torch import Tensor
 from tilework.augment.affine import warp
 from tilework.augment.augment import Augment, Fixed, Stateless
 from tilework.core.affine import box_affine, follow
-from tilework.core.batch import Batch, Shape, Stage
+from tilework.core.batch import Batch, Framed, Shape, Stage
 from tilework.core.rng import Draws
-from tilework.data.class_mask import VOID, ClassMask, inverse
-from tilework.data.images import GREY
-
-LOOK = 32  # positions on a side of the look-up
 
 
 @Augment.choices.add("scale_crop")
@@ -36,6 +32,7 @@ class ScaleCrop(Stateless[Tensor]):
     scale: tuple[float, float] = (0.5, 2.0)
     limit: float = 0.75  # largest share of one class; 1: any
     tries: int = 10
+    fill: tuple[int, int, int] = (124, 116, 104)  # colour beyond the image
 
     def __post_init__(self) -> None:
         if not 0 < self.scale[0] <= self.scale[1] or self.tries < 1 or min(self.short, self.long) < 1:
@@ -48,12 +45,11 @@ class ScaleCrop(Stateless[Tensor]):
     def sample(self, draws: Draws, batch: Batch) -> Tensor:
         """Output-to-input maps, (B, 2, 3)."""
         u = draws.uniform("scale_crop", 1 + 2 * self.tries)  # scale, then top and left of each try
-        mask = next((column for column in batch.columns.values() if isinstance(column, ClassMask)), None)
-        whole = torch.eye(2, 3, device=u.device).repeat(len(u), 1, 1)
-        if mask is None:
-            sides = torch.tensor(batch.x.shape[-2:], device=u.device, dtype=u.dtype).expand(len(u), 2)
-        else:
-            sides, whole = mask.sides, inverse(mask.affine)  # from the image to the canvas
+        mask = framed(batch)
+        whole = torch.eye(2, 3, device=u.device).repeat(len(u), 1, 1)  # from the image to the canvas
+        sides = torch.tensor(batch.x.shape[-2:], device=u.device, dtype=u.dtype).expand(len(u), 2)
+        if mask is not None:
+            sides, whole = mask.frame()
         factor = self.scale[0] + (self.scale[1] - self.scale[0]) * u[:, 0]
         factor = factor * torch.minimum(self.short / sides.amin(1), self.long / sides.amax(1))
         scaled = (sides * factor[:, None]).round()  # (B, 2)
@@ -67,7 +63,7 @@ class ScaleCrop(Stateless[Tensor]):
         maps = torch.stack(tried, 1)  # (B, T, 2, 3)
         if mask is None or len(tried) == 1:
             return maps[:, 0]
-        fits = torch.stack([largest_share(mask, affine, self.size) <= self.limit for affine in tried], 1)
+        fits = torch.stack([mask.largest_share(affine) <= self.limit for affine in tried], 1)
         return maps[torch.arange(len(u), device=u.device), fits.to(torch.uint8).argmax(1)]
 
     def apply(self, batch: Batch, p: Tensor) -> Batch:
@@ -78,18 +74,17 @@ class ScaleCrop(Stateless[Tensor]):
         places = rows[..., None] + (p[:, :, :1] * across)[:, :, None]  # (B, 2, h, w)
         inside = places.abs().amax(1, keepdim=True) < 1
         columns = {name: column.warp(p, self.size, filled=True) for name, column in batch.columns.items()}
-        if (mask := columns.get("mask")) is not None and isinstance(mask, ClassMask):
+        moved = batch.changed(columns=columns)
+        mask = framed(moved)
+        if mask is not None:
             inside = inside & mask.inside(*self.size)[:, None]  # a letterboxed canvas has room beside the image
-        grey = torch.tensor(GREY, dtype=x.dtype, device=x.device).view(3, 1, 1)
-        return batch.changed(x=torch.where(inside, x, grey), columns=columns)
+        grey = torch.tensor(self.fill, dtype=x.dtype, device=x.device).view(3, 1, 1)
+        return moved.changed(x=torch.where(inside, x, grey))
 
 
-def largest_share(mask: ClassMask, affine: Tensor, size: tuple[int, int]) -> Tensor:
-    """Share of the most frequent class among the labelled pixels of a box, (B,); 0 where there are none."""
-    ids = mask.warp(affine, size).at(LOOK, LOOK).flatten(1).long()
-    counts = torch.zeros(len(ids), VOID + 1, device=ids.device).scatter_add_(1, ids, torch.ones_like(ids).float())
-    counts = counts[:, :VOID]
-    return counts.amax(1) / counts.sum(1).clamp(min=1)
+def framed(batch: Batch) -> Framed | None:
+    """The first column that knows where the image lies on the input."""
+    return next((column for column in batch.columns.values() if isinstance(column, Framed)), None)
 
 
 @Augment.choices.add("resize")

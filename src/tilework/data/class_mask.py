@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tilework.core.affine import box_affine, follow
+from tilework.core.affine import box_affine, follow, inverse
 from tilework.core.batch import Mix, Target
 from tilework.core.errors import ConfigError
 
 VOID = 255  # pixels without a class; so at most 255 classes
+LOOK = 32  # positions on a side of a look-up that judges a box
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,16 @@ class ClassMask:
         target = Target(ids.where(known, 0)[..., None], known.float()[..., None])
         return target if self.mixed is None else target.mix(self.mixed.partner, self.mixed.at(height, width).flatten(1))
 
+    def frame(self) -> tuple[Tensor, Tensor]:
+        """Height and width of each image, (B, 2), and the map from the image to the input, (B, 2, 3)."""
+        return self.sides, inverse(self.affine)
+
+    def largest_share(self, affine: Tensor) -> Tensor:
+        """Share of the most frequent class among the labelled pixels of a box of the input, (B,), on a coarse grid."""
+        ids = self.warp(affine, (LOOK, LOOK)).at(LOOK, LOOK).flatten(1).long()
+        counts = torch.zeros(len(ids), VOID + 1, device=ids.device).scatter_add_(1, ids, torch.ones_like(ids).float())
+        return counts[:, :VOID].amax(1) / counts[:, :VOID].sum(1).clamp(min=1)
+
     def places(self, row: int) -> Tensor:
         """Where the pixels of a sample's mask lie on the input, x before y, (1, h, w, 2): for `grid_sample`.
 
@@ -146,14 +157,6 @@ def canvas_affine(sides: Tensor, grid: tuple[int, int], frame: str) -> Tensor:
     height, width = step[:, 0] * grid[0] / sides[:, 0], step[:, 1] * grid[1] / sides[:, 1]  # shares of the image
     middle = 0.0 if frame == "letterbox" else 0.5
     return box_affine((1 - height) * middle, (1 - width) * middle, height, width)
-
-
-def inverse(affine: Tensor) -> Tensor:
-    """Map from input to output. affine: (B, 2, 3)."""
-    (a, b, x), (c, d, y) = (row.unbind(-1) for row in affine.unbind(1))
-    area = a * d - b * c
-    linear = torch.stack([torch.stack([d, -b], -1), torch.stack([-c, a], -1)], 1) / area[:, None, None]
-    return torch.cat([linear, -linear @ torch.stack([x, y], -1)[..., None]], -1)
 
 
 def centres(count: int, device: torch.device) -> Tensor:
