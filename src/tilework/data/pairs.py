@@ -14,6 +14,7 @@ N images | h, w pixels
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -249,11 +250,12 @@ def coloured(mask: np.ndarray, classes: int) -> np.ndarray:
     return table[mask]
 
 
-def save_mask(path: Path, mask: np.ndarray, classes: int) -> None:
-    """A mask as a PNG of class numbers, with colours for people as a palette."""
-    image = Image.fromarray(mask.astype(np.uint8), "L").convert("P")
-    image = Image.frombytes("P", image.size, mask.astype(np.uint8).tobytes())
+def mask_png(mask: np.ndarray, classes: int) -> bytes:
+    """A mask as a PNG file of class numbers, with colours for people as its palette."""
+    image = Image.frombytes("P", (mask.shape[1], mask.shape[0]), mask.astype(np.uint8).tobytes())
     table = np.zeros((256, 3), np.uint8)
     table[:classes] = palette(classes)
     image.putpalette(table.tobytes())
-    image.save(path, "PNG")
+    data = io.BytesIO()
+    image.save(data, "PNG")
+    return data.getvalue()

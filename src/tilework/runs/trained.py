@@ -21,11 +21,12 @@ from tilework.data.source import shape_of
 from tilework.evaluation import Classification, Features, Probe, classify, evaluate
 from tilework.evaluation.probe import Solver
 from tilework.models import Model, Network
-from tilework.runs.build import build_model, check_there, open_source
+from tilework.runs.build import build_model, check_there, open_source, with_columns
 from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.run import Run
 from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.images_as_codes import ImagesAsCodes
+from tilework.tokenizers.tokenizer import Card, Tokenizer
 from tilework.train.checkpoint import load_model_weights
 
 
@@ -96,14 +97,16 @@ class Trained:
         tokenizer: Path | None = None,
         samples: int = 0,
         classes: tuple[str, ...] | Literal["same", "any"] = "same",
+        columns: bool = False,
     ) -> OnData:
         """Data for the run; refuses another kind, codebook, grid, and other classes than the run's or those given.
 
         tokenizer: turns a folder of images into codes. samples: drawn at random; 0: all. A store of a part of the
-        run's codes is fine.
+        run's codes is fine. columns: with those that evaluation needs.
         """
         names = self.spec.classes if classes == "same" else None if classes == "any" else classes
         source = self._open(data, device, tokenizer, samples, names)
+        source = with_columns(self.run, source, data) if columns else source
         return OnData(self._numbered(source, data), self.steps(device))
 
     def _open(
@@ -124,11 +127,18 @@ class Trained:
                 raise InputError(what, "add --tokenizer, or tokenize them")
             encoder, card = load_tokenizer(tokenizer)
             assert self.codebook is not None
-            images = open_source(data, card.size, run.max_broken, classes, quiet=True, samples=samples)
+            size = self.canvas(encoder, card)
+            images = open_source(data, size, run.max_broken, classes, quiet=True, samples=samples, frame=run.frame)
             assert not isinstance(images, TokenSource)
             return ImagesAsCodes(images, encoder, self.codebook, device)
-        source = open_source(data, run.size, run.max_broken, classes, quiet=True, samples=samples)
+        source = open_source(data, run.size, run.max_broken, classes, quiet=True, samples=samples, frame=run.frame)
         return Part(source, samples) if samples and isinstance(source, TokenSource) else source
+
+    def canvas(self, tokenizer: Tokenizer, card: Card) -> tuple[int, int]:
+        """The size of images whose codes have the grid that the run was trained on."""
+        if tokenizer.length is not None or self.spec.stored is None:
+            return card.size
+        return self.spec.stored[0] * tokenizer.patch, self.spec.stored[1] * tokenizer.patch
 
     def _numbered(self, source: Source, data: Location) -> Source:
         """The data with their codes by the run's numbers."""
