@@ -9,6 +9,8 @@ from tilework.cli.arguments import Json, OptionalPath, StorePath
 from tilework.cli.output import show
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tilework.core.location import Location
     from tilework.store import Store
 
@@ -54,6 +56,9 @@ def inspect(
         "bytes": sum(sizes.values()),
         "bytes_per_image": sum(sizes.values()) / len(tokens),
         "parts": sizes,
+        "column_bytes_per_image": {
+            column.name: tokens.column_bytes(column.name) / len(tokens) for column in manifest.columns
+        },
         **counted,
         "classes": len(tokens.classes),
         "images_per_class": {n: int(c) for n, c in zip(tokens.classes, balance, strict=True)},
@@ -110,4 +115,25 @@ def _draw(store: Location, tokenizer: Path | None, picture: Path) -> None:
         if card.sha256 != tokens.manifest.tokenizer.get("sha256"):
             raise InputError(f"{store} was made with another tokenizer than {tokenizer}", "give that one")
         rows["decoded"] = model.decode(torch.from_numpy(tokens.used[ids])).permute(0, 2, 3, 1).numpy()
+    if "mask" in (column.name for column in tokens.manifest.columns):
+        rows |= _masks(tokens, shown, rows.get("decoded"))
     write(picture, rows_of_pictures(rows))
+
+
+def _masks(tokens: Store, shown: np.ndarray, decoded: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Rows of masks in colours, as the codes see them, and over the decoded images where there are any."""
+    import numpy as np
+    import torch
+
+    from tilework.data.class_mask import ClassMask, canvas_affine
+    from tilework.data.masked import find_masks
+    from tilework.data.pairs import coloured
+
+    values = find_masks(tokens.path, "")
+    assert values.stored is not None
+    masks = values.stored.read(shown)
+    size = tuple(decoded.shape[1:3]) if decoded is not None else (8 * tokens.grid[0], 8 * tokens.grid[1])
+    sides = torch.tensor([mask.shape for mask in masks], dtype=torch.float32)
+    seen = ClassMask.of(masks, canvas_affine(sides, size, values.frame)).at(*size).numpy()
+    colours = np.stack([coloured(mask, len(tokens.classes)) for mask in seen])  # (N, h, w, 3)
+    return {"masks": colours} if decoded is None else {"masks": colours, "overlay": 0.5 * decoded + colours / 510}

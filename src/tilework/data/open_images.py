@@ -15,6 +15,7 @@ import numpy as np
 
 from tilework.core.errors import InputError
 from tilework.data.images import PARTS, File, ImageFolder
+from tilework.data.pairs import open_pairs
 from tilework.data.parquet_images import ParquetImages
 from tilework.data.tar_images import TarImages
 
@@ -50,6 +51,9 @@ def open_images(source: Path, labels: Path | None = None, classes: Sequence[str]
 
     labels: a CSV file for a folder of images; classes: number them so, and refuse others.
     """
+    pairs = open_pairs(source, classes)
+    if pairs is not None:
+        return pairs
     files = find_files(source)
     if not files:
         return ImageFolder.listed(source, labels, classes) if labels else ImageFolder.open(source, classes)
