@@ -76,7 +76,7 @@ class ImageFolder:
             raise InputError(f"{root} has no class folders", "give each class a sub-folder of its own")
         if len(found) == 2 and (shared := _same_names(root, found)):
             what = f"the sub-folders of {root} hold the same names ('{shared}'), as images and masks do, not classes"
-            raise InputError(what, "use a segmentation recipe ('tilework recipes seg'), or rename them")
+            raise InputError(what, "use a segmentation recipe such as seg_cpu, or rename them")
         if "train" in found and set(found) <= PARTS and any(entry.is_dir() for entry in (root / "train").iterdir()):
             raise InputError(f"{root} holds parts ({', '.join(found)}), not classes", f"give {root / 'train'}")
         names = tuple(found if classes is None else classes)

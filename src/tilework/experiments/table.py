@@ -190,7 +190,7 @@ class Table:
 
 def markdown(results: Plain) -> str:
     """The results as a Markdown table."""
-    figure = "accuracy (%)" if results["metric"] == "top1" else results["metric"]
+    figure = {"top1": "accuracy (%)", "miou": "mIoU (%)"}.get(results["metric"], results["metric"])
     figure += "" if results["higher_is_better"] else " (lower is better)"
     lines = [f"| row | seeds | {figure} | vs first row | minutes per run |", "|---|---|---|---|---|"]
     for i, row in enumerate(results["rows"]):

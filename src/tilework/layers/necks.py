@@ -42,7 +42,8 @@ class MultilevelNeck(nn.Module):
             maps[-1] = self.last_norm(maps[-1].movedim(1, -1)).movedim(-1, 1)
         found = []
         for x, scale, lateral, conv in zip(maps, self.scales, self.lateral_convs, self.convs, strict=True):
-            grid = (max(1, int(x.shape[2] * scale)), max(1, int(x.shape[3] * scale)))
             x = lateral(x)
-            found.append(conv(x if scale == 1 else F.interpolate(x, grid, mode="bilinear", align_corners=False)))
+            if scale != 1:  # by the factor, not to a size: they differ where a side is odd
+                x = F.interpolate(x, scale_factor=scale, mode="bilinear", align_corners=False)
+            found.append(conv(x))
         return found

@@ -109,9 +109,10 @@ class Segment(Objective):
         labels = mask.at(*grid).long()  # (B, H, W)
         logits = resized(out.logits.float(), grid)
         main = self._loss(logits, labels, mask, grid)
-        with torch.no_grad():
-            known = labels != VOID
-            right = ((logits.argmax(1) == labels) & known).sum() / known.sum().clamp(min=1)
+        with torch.no_grad():  # on the grid of the head: labels are many
+            coarse = mask.at(out.logits.shape[2], out.logits.shape[3])
+            known = coarse != VOID
+            right = ((out.logits.argmax(1) == coarse) & known).sum() / known.sum().clamp(min=1)
         found = {"loss": main, "accuracy": right}
         if self.head is not None:
             second = resized(self.head(out.stages[config.auxiliary_stage]).float(), grid)

@@ -15,7 +15,7 @@ Validation during training sees images squashed to 512x512 at one scale. The pap
 'tilework eval RUN --data ADE/images/validation --mode slide --scales 0.5 0.75 1 1.25 1.5 1.75 --flip' (Swin: --mode
 whole), for tokens of the whole image at one scale. Rows of TL-Align and of other stems: the same with another --start.
 
-Small forms are for CamVid: 176x240 px or 22x30 codes, 11x15 tokens, a ViT of 0.8 million parameters, 32 channels.
+Small forms are for CamVid: 144x192 px or 18x24 codes, 9x12 tokens, a ViT of 0.8 million parameters, 32 channels.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def with_moto(backbone: ModelConfig) -> ModelConfig:
 
 
 # small forms
-STEPS, BATCH, CHANNELS = 1600, 8, 32
-CANVAS, CODES = (176, 240), (22, 30)
+STEPS, BATCH, CHANNELS = 1000, 8, 32
+CANVAS, CODES = (144, 192), (18, 24)
 GEOMETRY = Geometry(area=(0.25, 1.0))
 
 

@@ -166,7 +166,7 @@ def check_data(
     run.objective.check(source.classes, run.fit.total_steps(count))
     if run.objective.task.labels and has_masks(source):
         what = f"the recipe learns labels of images, {data} has masks"
-        raise ConfigError(what, "use a segmentation recipe: see 'tilework recipes seg'")
+        raise ConfigError(what, "use a segmentation recipe such as seg_cpu")
     fits = _check_kind(run, shape, data)
     if fits and source.stage != "pixels" and run.codes not in (None, source.grid):
         made, found = (f"{grid[0]}x{grid[1]}" for grid in (run.codes, source.grid))

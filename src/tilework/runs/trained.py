@@ -86,6 +86,13 @@ class Trained:
             raise InputError(f"{self.path} trained no classifier", "give a classifier's run, or use 'tilework probe'")
         return self.network
 
+    @property
+    def predictor(self) -> Model:
+        """The network, refused if it tells no classes apart: of images or of their pixels."""
+        if isinstance(self.network, Model) and self.run.objective.task.classes:
+            return self.network
+        return self.classifier
+
     def steps(self, device: torch.device) -> tuple[AnyStep, ...]:
         """From a sample to what the model takes, with the codes of the run."""
         return build_all(self.run.model_input, self.codebook, device)

@@ -6,9 +6,10 @@ every pixel: exceptions are listed by their distance from each other. Elsewhere 
 neighbours, the most frequent first, coded by range asymmetric numeral systems with counts that both sides learn on the
 way. Everything of a step is worked on at once; only the ranks that are not certain are decoded one after another.
 
-A record, little-endian: header (version, h, w, P classes, E exceptions, X explicit classes, bytes of the stream),
-LANES numbers of words; one raw deflate stream of the palette, the coarse grid, gaps between exceptions (7 bits a byte,
-low ones first, the high bit says that more follow) and explicit classes as places in the palette; then the lanes.
+A record, little-endian: header (version, h, w, P classes, E exceptions, X explicit classes, bytes of the stream); one
+raw deflate stream of the palette, the coarse grid, numbers of words of the LANES lanes, gaps between exceptions (both 7
+bits a byte, low ones first, the high bit says that more follow) and explicit classes as places in the palette; then the
+lanes.
 
 h, w pixels | P distinct classes | n pixels of a pass | m those whose neighbours differ | T steps of the lanes
 """
@@ -81,14 +82,14 @@ def encode_mask(mask: np.ndarray) -> bytes:
     told = np.concatenate([*explicit, x[:0]])
     exceptions = np.concatenate([*gaps, np.empty(0, np.int64)])
     coarse = x.reshape(mask.shape)[::STEP, ::STEP]
-    packer = zlib.compressobj(9, zlib.DEFLATED, -15, 9)
-    body = palette.tobytes() + coarse.tobytes() + _pack_gaps(exceptions) + told.tobytes()
-    stream = packer.compress(body) + packer.flush()
     none = np.empty((0, LANES), np.uint32)
     frequencies, starts = (np.concatenate([none, *(step[i] for step in steps)]) for i in (0, 1))
     lanes, sizes = encode_lanes(frequencies, starts, PRECISION)
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15, 9)
+    body = palette.tobytes() + coarse.tobytes() + _pack(sizes // 2) + _pack(exceptions) + told.tobytes()
+    stream = packer.compress(body) + packer.flush()
     head = HEADER.pack(VERSION, *mask.shape, len(palette), len(exceptions), len(told), len(stream))
-    return head + (sizes // 2).astype("<u4").tobytes() + stream + lanes
+    return head + stream + lanes
 
 
 def decode_mask(record: bytes) -> np.ndarray:
@@ -129,7 +130,7 @@ def decode_mask(record: bytes) -> np.ndarray:
 
 def mask_size(record: bytes) -> tuple[int, int]:
     """Height and width of a record, its header checked."""
-    if len(record) < HEADER.size + 4 * LANES:
+    if len(record) < HEADER.size + 4 * LANES:  # states alone are as long
         raise DamageError(f"a mask is cut short ({len(record)} bytes)", "restore the column")
     version, height, width, classes = HEADER.unpack_from(record)[:4]
     if version != VERSION:
@@ -237,56 +238,57 @@ def _take(told: np.ndarray, at: int, count: int) -> np.ndarray:
     return told[at : at + count]
 
 
-def _pack_gaps(gaps: np.ndarray) -> bytes:
+def _pack(numbers: np.ndarray) -> bytes:
     out = bytearray()
-    for gap in gaps.tolist():
-        while gap > 127:
-            out.append(gap & 127 | 128)
-            gap >>= 7
-        out.append(gap)
+    for number in numbers.tolist():
+        while number > 127:
+            out.append(number & 127 | 128)
+            number >>= 7
+        out.append(number)
     return bytes(out)
 
 
-def _unpack_gaps(body: bytes, at: int, count: int) -> tuple[np.ndarray, int]:
-    """So many gaps and where they end; a gap has at most four bytes."""
-    gaps, value, shift = [], 0, 0
-    while len(gaps) < count:
+def _unpack(body: bytes, at: int, count: int) -> tuple[np.ndarray, int]:
+    """So many numbers and where they end; a number has at most four bytes."""
+    numbers, value, shift = [], 0, 0
+    while len(numbers) < count:
         if at >= len(body) or shift > 21:
-            raise DamageError("the exceptions of a mask are damaged", "restore the column")
+            raise DamageError("the numbers of a mask are damaged", "restore the column")
         value |= (body[at] & 127) << shift
         shift += 7
         if body[at] < 128:
-            gaps.append(value)
+            numbers.append(value)
             value, shift = 0, 0
         at += 1
-    return np.array(gaps, np.int64), at
+    return np.array(numbers, np.int64), at
 
 
 def _open(record: bytes) -> tuple[int, int, np.ndarray, np.ndarray, np.ndarray, np.ndarray, LaneDecoder]:
     """Size, palette, coarse grid, positions of exceptions among pixels that look certain, explicit classes, lanes."""
     height, width = mask_size(record)
     _, _, _, classes, strange, explicit, length = HEADER.unpack_from(record)
-    words = np.frombuffer(record, "<u4", LANES, HEADER.size).astype(np.int64)
-    begin = HEADER.size + 4 * LANES
-    if begin + length + 2 * int(words.sum()) != len(record) or max(strange, explicit) > height * width:
+    if HEADER.size + length > len(record) or max(strange, explicit) > height * width:
         raise DamageError("a mask has another length than its header says", "restore the column")
     rows, columns = -(-height // STEP), -(-width // STEP)
-    most = classes + rows * columns + 4 * strange + explicit
+    most = classes + rows * columns + 4 * (LANES + strange) + explicit
     unpacker = zlib.decompressobj(-15)
     try:
-        body = unpacker.decompress(record[begin : begin + length], most + 1)
+        body = unpacker.decompress(record[HEADER.size : HEADER.size + length], most + 1)
     except zlib.error as error:
         raise DamageError("a mask is damaged", f"restore the column ({error})") from error
     if not unpacker.eof or len(body) > most or len(body) < classes + rows * columns:
         raise DamageError("a mask does not unpack to the size of its form", "restore the column")
     palette = np.frombuffer(body, np.uint8, classes)
     coarse = np.frombuffer(body, np.uint8, rows * columns, classes).reshape(rows, columns)
-    gaps, at = _unpack_gaps(body, classes + rows * columns, strange)
+    words, at = _unpack(body, classes + rows * columns, LANES)
+    gaps, at = _unpack(body, at, strange)
     told = np.frombuffer(body, np.uint8, -1, at)
     if len(told) != explicit or coarse.max() >= classes or told.max(initial=0) >= classes:
         raise DamageError("a mask names a class outside its palette", "restore the column")
     exceptions = np.cumsum(gaps + 1) - 1
-    data = np.frombuffer(record, np.uint8, -1, begin + length)
+    data = np.frombuffer(record, np.uint8, -1, HEADER.size + length)
+    if 2 * int(words.sum()) != len(data):
+        raise DamageError("a mask has another length than its header says", "restore the column")
     starts = np.cumsum(2 * words) - 2 * words
     most_steps = height * width // LANES + height * width // TOGETHER + 64  # some rows of every pass are not full
     decoder = LaneDecoder(data, starts, 2 * words, PRECISION, most_steps)
