@@ -25,7 +25,7 @@ class ConvNorm(nn.Module):
             raise ConfigError(f"no norm '{norm}'", "give batch or group")
         self.conv = nn.Conv2d(channels, width, kernel, padding=kernel // 2, bias=False)
         nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
-        self.bn = nn.BatchNorm2d(width) if norm == "batch" else nn.GroupNorm(min(GROUPS, width), width)
+        self.bn = nn.BatchNorm2d(width) if norm == "batch" else nn.GroupNorm(max(1, min(GROUPS, width // 2)), width)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, C, h, w)."""
