@@ -35,16 +35,16 @@ def write_pairs(root: Path, count: int = 8, sides: tuple[int, int] = (40, 56), s
     colours = np.array([[40, 120, 40], [200, 60, 60], [60, 60, 210], [0, 0, 0]])
     for number in range(count):
         mask = np.zeros(sides, np.uint8)
-        cy, cx, r = rng.integers(5, height - 5), rng.integers(5, width - 5), rng.integers(4, 12)
+        cy, cx, r = rng.integers(5, height - 5), rng.integers(5, width - 5), rng.integers(9, 15)
         mask[(y - cy) ** 2 + (x - cx) ** 2 < r * r] = 1
-        top, left = rng.integers(0, height - 10), rng.integers(0, width - 10)
-        mask[top : top + 10, left : left + 8] = 2
+        top, left = rng.integers(0, height - 20), rng.integers(0, width - 20)
+        mask[top : top + 20, left : left + 18] = 2
         mask[height // 2] = void
         pixels = colours[np.minimum(mask, 3)] + rng.integers(0, 40, (height, width, 3))
         Image.fromarray(pixels.astype(np.uint8)).save(root / f"images/{number:03d}.png")
         Image.fromarray(mask).save(root / f"masks/{number:03d}.png")
     (root / "classes.txt").write_text("ground\ndisc\nbox\n")
-    (root / "dataset.json").write_text('{"void": [%d]}' % void)
+    (root / "dataset.json").write_text(f'{{"void": [{void}]}}')
     return root
 
 

@@ -49,8 +49,11 @@ def test_each_change_has_half_a_chance_within_its_range() -> None:
     batch = make_batch(1).changed(x=torch.zeros(4000, 3, 1, 1), index=torch.arange(4000))
     p = Photometric().sample(Draws(0, 0, batch.index), batch)
     for value, neutral, low, high in (
-        (p.brightness, 0.0, -32, 32), (p.contrast, 1.0, 0.5, 1.5), (p.saturation, 1.0, 0.5, 1.5), (p.hue, 0.0, -0.1, 0.1),
-    ):  # fmt: skip
+        (p.brightness, 0.0, -32, 32),
+        (p.contrast, 1.0, 0.5, 1.5),
+        (p.saturation, 1.0, 0.5, 1.5),
+        (p.hue, 0.0, -0.1, 0.1),
+    ):
         assert abs((value == neutral).float().mean() - 0.5) < 0.03
         assert low <= value.min() < low + 0.1 * (high - low)
         assert high - 0.1 * (high - low) < value.max() <= high

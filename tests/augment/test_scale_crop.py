@@ -14,7 +14,7 @@ from tilework.data.class_mask import VOID, ClassMask, canvas_affine
 
 def make_batch(sides: tuple[int, int], canvas: tuple[int, int], frame: str, count: int = 16) -> Batch:
     """Red is the row, green the column, in tenths; the class is the sixteenth of the row."""
-    y, x = np.mgrid[: sides[0], : sides[1]]
+    y, _ = np.mgrid[: sides[0], : sides[1]]
     mask = (y * 16 // sides[0]).astype(np.uint8)
     affine = canvas_affine(torch.tensor([sides], dtype=torch.float32), canvas, frame)
     rows = torch.from_numpy(y * 240 / sides[0])
@@ -22,7 +22,9 @@ def make_batch(sides: tuple[int, int], canvas: tuple[int, int], frame: str, coun
     down = seen._look(*canvas)[0].clamp(0, sides[0] - 1).long()
     pixels = rows[:, 0][down][:, None].repeat(count, 3, 1, 1).float()
     index = torch.arange(count)
-    return Batch(pixels, Target.hard(index * 0), index, {"mask": ClassMask.of([mask] * count, affine.repeat(count, 1, 1))})
+    return Batch(
+        pixels, Target.hard(index * 0), index, {"mask": ClassMask.of([mask] * count, affine.repeat(count, 1, 1))}
+    )
 
 
 def column_of(batch: Batch) -> ClassMask:

@@ -58,7 +58,12 @@ def test_camvid_as_segnet_has_it(tmp_path: Path) -> None:
 def test_ade20k_counts_from_one(tmp_path: Path) -> None:
     picture(tmp_path / "images/training/a.jpg")
     mask(tmp_path / "annotations/training/a.png", np.arange(48).reshape(6, 8) % 4)
-    lines = ["Idx\tRatio\tTrain\tVal\tStuff\tName", "1\t.1\t1\t1\t1\twall", "2\t.1\t1\t1\t1\tbuilding, edifice", "3\t0\t0\t0\t0\tsky"]
+    lines = [
+        "Idx\tRatio\tTrain\tVal\tStuff\tName",
+        "1\t.1\t1\t1\t1\twall",
+        "2\t.1\t1\t1\t1\tbuilding, edifice",
+        "3\t0\t0\t0\t0\tsky",
+    ]
     (tmp_path / "objectInfo150.txt").write_text("\n".join(lines))
     folder = opened(tmp_path / "images/training")
     assert folder.classes == ("wall", "building", "sky")
@@ -169,7 +174,7 @@ def test_data_without_a_labelled_pixel_are_refused(tmp_path: Path) -> None:
     root = write_pairs(tmp_path / "data", count=2)
     for number in range(2):
         mask(root / f"masks/{number:03d}.png", 3, (40, 56))
-    with pytest.raises(InputError, match="no mask of .* has a labelled pixel"):
+    with pytest.raises(InputError, match=r"no mask of .* has a labelled pixel"):
         PairSource.scan(opened(root), (24, 32))
 
 
@@ -196,7 +201,9 @@ def test_batches_carry_masks_at_their_own_size(tmp_path: Path) -> None:
 def write_masked_store(path: Path, masks: list[bytes]) -> Path:
     rng = np.random.default_rng(0)
     with StoreWriter(path, rng.normal(size=(8, 4)).astype(np.float32), ["a", "b"]) as writer:
-        writer.add(rng.integers(0, 8, (len(masks), 4, 6)), np.zeros(len(masks), int), [str(i) for i in range(len(masks))])
+        writer.add(
+            rng.integers(0, 8, (len(masks), 4, 6)), np.zeros(len(masks), int), [str(i) for i in range(len(masks))]
+        )
     Store(path).add_column("mask", masks)
     return path
 
@@ -220,7 +227,7 @@ def test_bad_masks_of_stores_are_refused(tmp_path: Path) -> None:
         writer.add(np.zeros((1, 4, 6), int), [0], ["x"])
     with pytest.raises(InputError, match=r"no\.tok has no masks: tokenize the images with --masks"):
         find_masks(tmp_path / "no.tok", "")
-    with pytest.raises(ConfigError, match="the objective needs masks, and .* has none"):
+    with pytest.raises(ConfigError, match=r"the objective needs masks, and .* has none"):
         find_masks(write_images(tmp_path / "classes"), "")
 
 

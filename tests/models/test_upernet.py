@@ -1,4 +1,4 @@
-"""UPerNet and the linear head: mmsegmentation's numbers, parameters as published, every backbone, weights to begin with."""
+"""UPerNet and the linear head: mmsegmentation's numbers and parameters, every backbone, weights to begin with."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Masks, overlays and a page of what a segmentation run says of data or of photographs.
 
-OUT/masks/NAME.png (class numbers, colours as a palette), OUT/overlays/NAME.png, OUT/report.html, OUT/by_image.safetensors.
+OUT/masks/NAME.png (class numbers, colours as a palette), OUT/overlays/NAME.png, OUT/report.html, OUT/results.json,
+OUT/by_image.safetensors (counts, (N, 3, K)).
 N images | K classes | h, w pixels
 """
 

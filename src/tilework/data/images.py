@@ -142,8 +142,12 @@ class ImageFolder:
 
 def _same_names(root: Path, folders: Sequence[str]) -> str:
     """A name that files of both folders have, if all of the first have a partner in the second."""
-    first, second = ({path.relative_to(root / name).with_suffix("") for path in _files(root / name)} for name in folders)
-    return min(map(str, first)) if first and first <= second and set(folders) & {"masks", "annotations", "labels"} else ""
+    first, second = (
+        {path.relative_to(root / name).with_suffix("") for path in _files(root / name)} for name in folders
+    )
+    return (
+        min(map(str, first)) if first and first <= second and set(folders) & {"masks", "annotations", "labels"} else ""
+    )
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -54,7 +54,9 @@ class Numbers:
         found = table[mask]
         if (found < 0).any():
             number = int(mask[found < 0].max())
-            raise ValueError(f"class {number} of a mask, and the list has {len(self.classes)} (void: {list(self.void)})")
+            raise ValueError(
+                f"class {number} of a mask, and the list has {len(self.classes)} (void: {list(self.void)})"
+            )
         return found.astype(np.uint8)
 
 

@@ -49,10 +49,8 @@ class Inference:
         wanted = out or (height, width)
         found: Tensor | None = None
         for view, mirrored in self._views(x):
-            if self.mode == "slide":
-                logits = slide(ask, view, window, multiple)
-            else:
-                logits = ask_whole(ask, view, multiple)
+            slides = self.mode == "slide"
+            logits = slide(ask, view, window, multiple) if slides else ask_whole(ask, view, multiple)
             logits = resized(logits.flip(3) if mirrored else logits, wanted)
             if self.plain:
                 return logits

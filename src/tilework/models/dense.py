@@ -65,7 +65,9 @@ class DenseModel(Model):
     def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; stages are given as the head reads them."""
         if visible is not None or track:
-            raise ConfigError(f"a {type(self).__name__} reads whole maps", "leave out masked tokens and label alignment")
+            raise ConfigError(
+                f"a {type(self).__name__} reads whole maps", "leave out masked tokens and label alignment"
+            )
         out = self.backbone(x, mix=mix, stages=True)
         maps = tuple(
             norm(one.movedim(1, -1)).movedim(-1, 1) if isinstance(norm, nn.LayerNorm) else one

@@ -1,4 +1,4 @@
-"""Segmentation: cross-entropy of every pixel, and of an auxiliary head on one stage (Long et al., 2015; mmsegmentation).
+"""Segmentation: cross-entropy of every pixel, and of a second head on one stage (Long et al., 2015; mmsegmentation).
 
 B batch | K classes | h, w grid of the logits | H, W grid of the labels | M classes named per target
 """

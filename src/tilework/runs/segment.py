@@ -6,7 +6,7 @@ B batch | K classes | H, W input | h, w pixels of a photograph
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -69,7 +69,7 @@ class Segmenter:
 
     trained: Trained
     device: torch.device
-    inference: Inference = Inference()
+    inference: Inference = field(default_factory=Inference)
     tokenizer: Path | None = None  # for photographs, where the run was trained on codes
 
     @staticmethod
@@ -214,9 +214,7 @@ class Segmenter:
 
 def seen_from(logits: Tensor, whole: ClassMask) -> Tensor:
     """Logits of a canvas at the pixels of the image on it, (1, K, h, w)."""
-    return torch.nn.functional.grid_sample(
-        logits.float(), whole.places(0), padding_mode="border", align_corners=False
-    )
+    return torch.nn.functional.grid_sample(logits.float(), whole.places(0), padding_mode="border", align_corners=False)
 
 
 @dataclass(frozen=True)

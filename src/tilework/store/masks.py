@@ -171,9 +171,7 @@ def _make_passes(height: int, width: int) -> Iterator[Pass]:
         step = half
 
 
-def _inside(
-    r: np.ndarray, c: np.ndarray, by: tuple[int, int], sides: tuple[int, int], first: np.ndarray
-) -> np.ndarray:
+def _inside(r: np.ndarray, c: np.ndarray, by: tuple[int, int], sides: tuple[int, int], first: np.ndarray) -> np.ndarray:
     """Flat positions of a neighbour; the opposite one where it is outside, and the first where that is, too."""
     rows, columns = r + by[0], c + by[1]
     rows = np.where((rows < 0) | (rows >= sides[0]), r - by[0], rows)

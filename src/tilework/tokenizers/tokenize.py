@@ -88,7 +88,6 @@ class Tokenizing:
             source=hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
         )
 
-
     def grid(self, size: tuple[int, int]) -> tuple[int, ...]:
         """Codes of an image; of tiles, those of each side by side."""
         if self.tiles is None:
