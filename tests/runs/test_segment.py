@@ -175,8 +175,12 @@ def test_tokens_by_the_same_commands(data: Path, tmp_path: Path, capsys: pytest.
     assert np.array_equal(np.asarray(Image.open(found[0]["mask"])), whole[3])
     with pytest.raises(ConfigError, match="codes of a scaled or mirrored image are others"):
         Segmenter.open(tmp_path / "run", "cpu", Inference("whole", (0.5,)))
-    with pytest.raises(InputError, match="add --tokenizer to segment photographs"):
-        next(Segmenter.open(tmp_path / "run", "cpu").masks([data / "val/images/000.png"]))
+    line = ["predict", str(tmp_path / "run"), str(data / "val/images/000.png"), "--out", str(tmp_path / "predicted")]
+    assert run([*line, "--json"]) == 0  # the run holds its tokenizer
+    said = json.loads(capsys.readouterr().out)["photographs"][0]
+    assert np.array_equal(np.asarray(Image.open(said["mask"])), whole[3])
+    assert run(line[:3]) == 4
+    assert "add --out DIRECTORY for masks and overlays" in capsys.readouterr().err
 
 
 def test_stores_tell_what_their_masks_cost(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import arg
 
 from tilework.cli.arguments import Json, OptionalPath, StorePath
-from tilework.cli.output import show
+from tilework.cli.output import check_png, show
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from tilework.core.location import Location
     from tilework.store import Store
 
 
@@ -20,6 +21,8 @@ def inspect(
     /,
     tokenizer: OptionalPath = None,
     picture: OptionalPath = None,
+    name: Annotated[str, arg(name="class", metavar="NAME", help_behavior_hint="(optional)")] = "",
+    count: int = 10,
     json: Json = False,
 ) -> None:
     """Show size, classes, code statistics and origin of a token store; draw samples.
@@ -32,14 +35,19 @@ def inspect(
       tilework inspect train.tok --tokenizer tokenizer --picture samples.png
 
     Args:
-        tokenizer: Directory of the tokenizer, to decode the samples of --picture; else codes are drawn as colours.
+        tokenizer: Directory of the tokenizer, to decode the samples of --picture, if it does not lie near the store;
+            without it codes are drawn as colours.
         picture: PNG file to write with samples of the store.
+        name: Class whose images --picture shows; by default images of many classes.
+        count: Number of images in --picture.
     """
     import numpy as np
 
     from tilework.core.location import Url
     from tilework.store import Store
 
+    if picture is not None:
+        check_png(picture, "--picture")
     tokens = Store(store)
     counted = {} if isinstance(store, Url) else _count(tokens)
     sizes, balance = tokens.sizes, np.bincount(tokens.column("label"), minlength=len(tokens.classes))
@@ -72,7 +80,7 @@ def inspect(
     elif not json and len(tokens.classes) > 20:
         values["images_per_class"] = {"smallest": int(balance.min()), "largest": int(balance.max())}
     if picture is not None:
-        _draw(store, tokenizer, picture)
+        _draw(tokens, tokenizer, picture, name, count)
         values["picture"] = str(picture)
     show(values, json)
 
@@ -91,39 +99,37 @@ def _count(tokens: Store) -> dict[str, float]:
     }
 
 
-def _draw(store: Location, tokenizer: Path | None, picture: Path) -> None:
+def _draw(tokens: Store, tokenizer: Path | None, picture: Path, name: str, count: int) -> None:
     import numpy as np
 
-    from tilework.core.errors import InputError
+    from tilework.core.errors import ConfigError, InputError
     from tilework.core.files import write
-    from tilework.report import code_pictures, rows_of_pictures
-    from tilework.store import Store
+    from tilework.core.registry import nearest
+    from tilework.report import captioned_pictures, rows_of_pictures
+    from tilework.runs.pictures import stored_pictures
+    from tilework.tokenizers import load_tokenizer
 
-    tokens = Store(store)
-    shown = np.linspace(0, len(tokens) - 1, min(10, len(tokens))).astype(np.int64)
-    ids = tokens.batch(shown)
-    if ids.ndim == 4:  # several codes at a position: the first of them
-        values = tokens.codebook.vectors[ids[..., 0], 0]
-        low, high = values.min(), values.max()
-        rows = {"first codes": np.repeat(((values - low) / max(high - low, 1e-6))[..., None], 3, -1)}
-    else:
-        rows = {"codes": code_pictures(ids.reshape(len(ids), -1, tokens.grid[-1]), tokens.codebook.vectors)}
-    if tokenizer is not None:
-        import torch
-
-        from tilework.tokenizers import load_tokenizer
-
-        model, card = load_tokenizer(tokenizer)
-        if card.sha256 != tokens.manifest.tokenizer.get("sha256"):
-            raise InputError(f"{store} was made with another tokenizer than {tokenizer}", "give that one")
-        rows["decoded"] = model.decode(torch.from_numpy(tokens.used[ids])).permute(0, 2, 3, 1).numpy()
+    if count < 1:
+        raise ConfigError(f"--count is {count}", "give 1 or more")
+    if name and name not in tokens.classes:
+        raise InputError(f"{tokens.path} has no class '{name}'", nearest(name, tokens.classes))
+    if tokenizer is not None and load_tokenizer(tokenizer)[1].sha256 != tokens.manifest.tokenizer.get("sha256"):
+        raise InputError(f"{tokens.path} was made with another tokenizer than {tokenizer}", "give that one")
+    labels = tokens.column("label")
+    wanted = np.flatnonzero(labels == tokens.classes.index(name)) if name else np.arange(len(tokens))
+    if not len(wanted):
+        raise InputError(f"{tokens.path} has no image of class '{name}'", "choose another --class")
+    shown = wanted[np.linspace(0, len(wanted) - 1, min(count, len(wanted))).astype(np.int64)]
+    pictures = stored_pictures(tokens, shown * tokens.views, tokenizer)
     if "mask" in (column.name for column in tokens.manifest.columns):
-        rows |= _masks(tokens, shown, rows.get("decoded"))
-    write(picture, rows_of_pictures(rows))
+        write(picture, rows_of_pictures(_masks(tokens, shown, pictures)))
+        return
+    keys, names = tokens.column("key"), [[tokens.classes[label]] for label in labels[shown].tolist()]
+    write(picture, captioned_pictures(pictures, [keys[i] for i in shown.tolist()], names, [None] * len(shown)))
 
 
-def _masks(tokens: Store, shown: np.ndarray, decoded: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Rows of masks in colours, as the codes see them, and over the decoded images where there are any."""
+def _masks(tokens: Store, shown: np.ndarray, pictures: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """Rows of pictures, masks in colours as the codes see them, and one over the other. pictures: (h, w, 3) bytes."""
     import numpy as np
     import torch
 
@@ -133,9 +139,9 @@ def _masks(tokens: Store, shown: np.ndarray, decoded: np.ndarray | None) -> dict
 
     values = find_masks(tokens.path, "")
     assert values.stored is not None
-    masks = values.stored.read(shown)
-    size = tuple(decoded.shape[1:3]) if decoded is not None else (8 * tokens.grid[0], 8 * tokens.grid[1])
+    masks, images = values.stored.read(shown), np.stack(pictures) / 255
+    size = (images.shape[1], images.shape[2])
     sides = torch.tensor([mask.shape for mask in masks], dtype=torch.float32)
     seen = ClassMask.of(masks, canvas_affine(sides, size, values.frame)).at(*size).numpy()
-    colours = np.stack([coloured(mask, len(tokens.classes)) for mask in seen])  # (N, h, w, 3)
-    return {"masks": colours} if decoded is None else {"masks": colours, "overlay": 0.5 * decoded + colours / 510}
+    colours = np.stack([coloured(mask, len(tokens.classes)) for mask in seen]) / 255  # (N, h, w, 3)
+    return {"images": images, "masks": colours, "overlay": 0.5 * images + 0.5 * colours}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Device, DryRun, Json, OptionalData, OptionalPath
+from tilework.cli.arguments import Classes, Device, DryRun, Json, OptionalData, OptionalPath
 from tilework.cli.output import progress_bar, show
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def tokenize(
     out: Path,
     like: OptionalData = None,
     labels: OptionalPath = None,
+    classes: Classes = None,
     frame: Literal["cover", "squash"] = "cover",
     size: Annotated[str, arg(metavar="HxW", help_behavior_hint="(the tokenizer's)")] = "",
     tiles: Annotated[bool, arg(help_behavior_hint="")] = False,
@@ -54,12 +55,12 @@ def tokenize(
       tilework tokenize photos/train --tokenizer tokenizer --out big.tok --engine ray
 
     Args:
-        images: Folder with one sub-folder of images per class; or tar (WebDataset) or Parquet files: one, a folder of
-            them, or a quoted pattern; with --masks a folder of images and masks, or a CSV file of pairs.
+        images: Folder with one sub-folder of images per class, or a label file; or tar (WebDataset) or Parquet files:
+            one, a folder of them, or a quoted pattern; with --masks a folder of images and masks, or a CSV of pairs.
         tokenizer: Directory of a trained tokenizer.
         out: Store to write.
         like: Store whose class numbers and set of used codes to take over, for validation and transfer sets.
-        labels: CSV file with the columns path and label, instead of one sub-folder per class.
+        labels: Label file (CSV, TSV or lines 'PATH LABEL') instead of one sub-folder per class.
         frame: cover: the centre of the image, short side resized; squash: the whole image, aspect not kept (SeiT).
         size: Height and width of images in pixels, if not those that the tokenizer was trained on.
         tiles: Encode tiles of the tokenizer's own size side by side, for tokenizers that know positions.
@@ -82,6 +83,7 @@ def tokenize(
 
     from tilework.core.distributed import pick_device
     from tilework.core.errors import ConfigError, InputError, OutputError
+    from tilework.data.images import ImageFolder
     from tilework.data.open_images import open_images
     from tilework.store import Store, codecs
     from tilework.tokenizers import load_tokenizer
@@ -116,10 +118,13 @@ def tokenize(
     if reference is not None and (", squashed " in reference.manifest.preprocessing) != (frame == "squash"):
         other = "cover" if frame == "squash" else "squash"
         raise InputError(f"{like} was made with another frame than {frame}", f"give --frame {other}")
-    classes, used = (reference.classes, reference.used) if reference else (None, None)
+    known, used = (reference.classes, reference.used) if reference else (None, None)
     if masks and reference is not None and "mask" not in (column.name for column in reference.manifest.columns):
-        classes = None  # its codes alone, from a store of other images
-    folder = open_images(images, labels, classes)
+        known = None  # its codes alone, from a store of other images
+    folder = open_images(images, labels, known, classes or "leaf")
+    original = folder.bytes if isinstance(folder, ImageFolder) else 0
+    for note in folder.notes if isinstance(folder, ImageFolder) else ():
+        notice(note, json)
     step, parts_of = mask_step if masks else 0, own if tiles else None
     job = Tokenizing(model, card, chosen, licence, views, area, seed, frame=frame, tiles=parts_of, mask_step=step)
     if dry_run:
@@ -148,6 +153,8 @@ def tokenize(
             "codes": store.vocabulary,
             "bytes_per_image": sum(store.sizes.values()) / len(store),
             **({"mask_bytes_per_image": store.column_bytes("mask") / len(store)} if masks else {}),
+            **({"original_bytes_per_image": original / len(folder)} if original else {}),
+            **({"times_smaller": original / len(folder) * len(store) / sum(store.sizes.values())} if original else {}),
             "images_per_s": len(folder) / (monotonic() - begun),
         },
         json,

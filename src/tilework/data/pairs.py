@@ -114,7 +114,8 @@ def open_pairs(path: Path, classes: Sequence[str] | None = None) -> PairFolder |
         raise InputError(what, f"give both the same {NAMES}")
     images, masks = zip(*pairs, strict=True)
     labels = np.zeros(len(images), np.int64)
-    return PairFolder(root, images, labels, numbers.classes, unpaired, masks, numbers)
+    skipped = {"masks without an image": unpaired} if unpaired else {}
+    return PairFolder(root, images, labels, numbers.classes, skipped, (), masks, numbers)
 
 
 Found = tuple[Path, list[tuple[Path, Path | None]], int, Numbers]  # root, pairs, files without a partner, numbers
@@ -123,7 +124,7 @@ Found = tuple[Path, list[tuple[Path, Path | None]], int, Numbers]  # root, pairs
 def _find(path: Path) -> Found | None:
     if path.suffix == ".csv" and path.is_file():
         return _listed(path)
-    if path.suffix == ".txt" and path.is_file() and (path.parents[2] / "SegmentationClass").is_dir():
+    if path.suffix == ".txt" and path.is_file() and (path.parent.parent.parent / "SegmentationClass").is_dir():
         return _voc(path)
     if not path.is_dir():
         return None
@@ -169,14 +170,15 @@ def _voc(path: Path) -> Found:
     return folders[0], [(image, mask if mask.is_file() else None) for image, mask in pairs], 0, Numbers(VOC)
 
 
-def _listed(path: Path) -> Found:
+def _listed(path: Path) -> Found | None:
+    """Pairs of a table; None where it is one of labels."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read", str(error)) from error
     if not rows or not {"image", "mask"} <= rows[0].keys():
-        raise InputError(f"{path} has no rows with 'image' and 'mask'", "name the columns in its first line")
+        return None
     root, seen = path.parent, set()
     pairs: list[tuple[Path, Path | None]] = []
     for line, row in enumerate(rows, 2):

@@ -29,8 +29,9 @@ from tilework.evaluation import evaluate
 from tilework.evaluation.dense_inference import Inference
 from tilework.evaluation.segmentation import MeanIou, on_image
 from tilework.models import DenseModel, Output
+from tilework.runs.directory import RunDirectory
+from tilework.runs.start import DESCRIPTION
 from tilework.runs.trained import OnData, Trained
-from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.images_as_codes import ImagesAsCodes
 from tilework.tokenizers.tokenizer import Tokenizer
 
@@ -74,10 +75,17 @@ class Segmenter:
 
     @staticmethod
     def open(
-        run: Path | str, device: str = "auto", inference: Inference | None = None, tokenizer: Path | str | None = None
+        run: Path | str,
+        device: str = "auto",
+        inference: Inference | None = None,
+        tokenizer: Path | str | None = None,
+        best: bool = False,
     ) -> Segmenter:
-        """Of a run's directory; refuses one that does not segment, and views that codes do not have."""
-        trained, chosen = Trained.open(run), pick_device(device)
+        """Of a run's directory; refuses one that does not segment, and views that codes do not have.
+
+        best: the checkpoint with the best validation figure, not the last.
+        """
+        trained, chosen = Trained.open(run, best), pick_device(device)
         if not isinstance(trained.network, DenseModel) or trained.run.objective.task.metric != "miou":
             raise InputError(f"{run} was not trained to segment", "give the run of a segmentation recipe")
         how = inference or Inference()
@@ -145,9 +153,7 @@ class Segmenter:
 
     @cached_property
     def _tokenizer(self) -> tuple[Tokenizer, tuple[int, int]]:
-        if self.tokenizer is None:
-            raise InputError(f"{self.trained.path} was trained on tokens", "add --tokenizer to segment photographs")
-        tokenizer, card = load_tokenizer(self.tokenizer)
+        tokenizer, card = self.trained.find_tokenizer(self.tokenizer, "what is given")
         return tokenizer, self.trained.canvas(tokenizer, card)
 
     @cached_property
@@ -169,12 +175,12 @@ class Segmenter:
             )
             return self.ask(self._prepared(_pixels(scaled, self.device), self._keeping), size)
         tokenizer, canvas = self._tokenizer
-        source = _OneImage(_pixels(fit_image(photograph, canvas, self.trained.run.frame), torch.device("cpu")), canvas)
+        source = _OneImage(_pixels(fit_image(photograph, canvas, self.trained.spec.frame), torch.device("cpu")), canvas)
         assert self.trained.codebook is not None
         codes = ImagesAsCodes(source, tokenizer, self.trained.codebook, self.device)  # type: ignore[arg-type]
         logits = self.ask(self._prepared(codes.batch(np.arange(1)).x.to(self.device), self.trained.steps(self.device)))
         sides = torch.tensor([size], dtype=torch.float32)
-        whole = ClassMask.of([np.zeros(size, np.uint8)], canvas_affine(sides, canvas, self.trained.run.frame))
+        whole = ClassMask.of([np.zeros(size, np.uint8)], canvas_affine(sides, canvas, self.trained.spec.frame))
         return seen_from(logits, whole.to(self.device))
 
     def _prepared(self, x: Tensor, steps: Sequence[AnyStep]) -> Tensor:
@@ -210,6 +216,13 @@ class Segmenter:
                 predicted, _ = on_image(self.ask(prepared.x), column, 0)
             shown = None if images is None else np.asarray(read_photograph(images.folder.paths[number]))
             yield names[number], shown, column.of_row(0).cpu().numpy(), predicted.cpu().numpy().astype(np.uint8)
+
+
+def segments_pixels(path: Path) -> bool:
+    """Whether a run was trained to segment; an exported model answers as a classifier does."""
+    if (path / DESCRIPTION).is_file():
+        return False
+    return RunDirectory.find(path).settings().objective.task.metric == "miou"
 
 
 def seen_from(logits: Tensor, whole: ClassMask) -> Tensor:
