@@ -303,20 +303,23 @@ def test_a_classifier_and_masked_modelling_start_it(
 
 
 def test_a_table_of_segmentation(data: Path, tmp_path: Path) -> None:
-    for name, model in (("tiny_upernet", pixels().model), ("tiny_linear", LinearSegmenterConfig(VIT))):
-        add("", name, "x", "small", replace(pixels(2), model=model), size="cpu")
+    tiny = {"tiny_upernet": pixels(2), "tiny_linear": replace(pixels(2), model=LinearSegmenterConfig(VIT))}
+    for name, one in {**tiny, "tiny_tokens": tokens(2)}.items():
+        add("", name, "x", "small", one, size="cpu")
     try:
-        table = Table(("tiny_upernet@2", "tiny_linear"), data / "train", data / "val", tmp_path / "table", quiet=True)
+        own = f"tiny_tokens data={data / 'train.tok'} val={data / 'val.tok'}"  # beside pixels of the same images
+        rows = ("tiny_upernet@2", "tiny_linear", own)
+        table = Table(rows, data / "train", data / "val", tmp_path / "table", quiet=True)
         found = table.run()
     finally:
-        for name in ("tiny_upernet", "tiny_linear"):
+        for name in ("tiny_upernet", "tiny_linear", "tiny_tokens"):
             recipes._entries.pop(name)
             from tilework.recipes import catalogue
 
             catalogue[:] = [one for one in catalogue if one.name != name]
     assert found["metric"] == "miou"
     assert "| row | seeds | mIoU (%) |" in markdown(found)
-    assert len(found["rows"][0]["miou"]) == 2
+    assert [len(row["miou"]) for row in found["rows"]] == [2, 1, 1]
 
 
 def test_a_run_that_segments_can_be_exported(trained: Path, data: Path, tmp_path: Path) -> None:

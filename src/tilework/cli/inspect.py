@@ -75,7 +75,7 @@ def inspect(
         "licence": manifest.licence or "not stated",
         "software": manifest.software,
     }
-    if "mask" in values["columns"] and balance[0] == len(tokens):
+    if "mask" in (column.name for column in manifest.columns) and balance[0] == len(tokens):
         values.pop("images_per_class")  # its classes are those of pixels
     elif not json and len(tokens.classes) > 20:
         values["images_per_class"] = {"smallest": int(balance.min()), "largest": int(balance.max())}

@@ -54,7 +54,8 @@ class PairSource(ImageSource):
         pixels = np.empty((len(folder) if keep else 0, 3, *size), np.uint8)
         masks: list[np.ndarray] | None = []
         broken: list[Broken] = []
-        good, held, void = [], 0, 0
+        good: list[int] = []
+        held, void = 0, 0
         for i, (image, mask) in decode_all(folder, decode, broken, max_broken, progress):
             if keep:
                 pixels[len(good)] = image

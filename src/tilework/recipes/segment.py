@@ -133,7 +133,7 @@ def small_segment(run: Run, *settings: str) -> Run:
             steps=STEPS,
             batch=BATCH,
             evaluate_every=0,
-            optim=OptimConfig(lr=5e-4, weight_decay=0.05, clip=1.0),
+            optim=OptimConfig(lr=1.5e-3, weight_decay=0.05, clip=1.0),
             schedule=ScheduleConfig("polynomial", warmup_steps=60),
         ),
     )

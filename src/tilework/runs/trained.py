@@ -145,6 +145,7 @@ class Trained:
         if not codes and stored:
             raise InputError(f"{self.path} was trained on images, {data} is a token store", "give a folder of images")
         if codes and not stored:
+            assert isinstance(data, Path)  # what is behind a URL is a store
             encoder, card = self.find_tokenizer(tokenizer, str(data))
             folder = open_pairs(data, classes) or ImageFolder.open(data, classes, run.classes)
             images = folder.take(part_of(len(folder), samples)) if samples else folder

@@ -95,9 +95,9 @@ def encode_mask(mask: np.ndarray) -> bytes:
 def decode_mask(record: bytes) -> np.ndarray:
     """The mask of a record, (h, w) uint8."""
     height, width, palette, coarse, exceptions, told, lanes = _open(record)
-    x = np.zeros((height, width), np.uint8)
-    x[::STEP, ::STEP] = coarse
-    x = x.reshape(-1)
+    grid = np.zeros((height, width), np.uint8)
+    grid[::STEP, ::STEP] = coarse
+    x = grid.reshape(-1)
     counts = _fresh_counts()
     offset, seen, used = 0, 0, 0
     for step in _passes(height, width):
@@ -248,7 +248,8 @@ def _pack(numbers: np.ndarray) -> bytes:
 
 def _unpack(body: bytes, at: int, count: int) -> tuple[np.ndarray, int]:
     """So many numbers and where they end; a number has at most four bytes."""
-    numbers, value, shift = [], 0, 0
+    numbers: list[int] = []
+    value, shift = 0, 0
     while len(numbers) < count:
         if at >= len(body) or shift > 21:
             raise DamageError("the numbers of a mask are damaged", "restore the column")
