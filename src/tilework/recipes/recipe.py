@@ -153,13 +153,9 @@ def add_small(
     method: str = "",
     measured: Measured | None = None,
     note: str = "",
-    start: bool | None = None,
     also: tuple[str, ...] = (),
 ) -> Recipe:
-    """File the small form of a recipe, made as `small()` says or given; listed where it has a name.
-
-    start: whether it needs the weights of another run, if not as the recipe does.
-    """
+    """File the small form of a recipe, made as `small()` says or given; listed where it has a name."""
     form = run or small(run_in(full), *settings, without=without, mixed=mixed, standardise=standardise)
     last = form.links[-1].run if isinstance(form, Chain) else form
     network = NETWORKS[ModelConfig.choices.name_of(type(last.model))]
@@ -172,7 +168,7 @@ def add_small(
         full.row,
         measured=measured,
         note=note,
-        start=full.start if start is None else start,
+        start=full.start,
         size="cpu",
         also=also,
     )
