@@ -8,8 +8,9 @@ What the papers leave open. SeiT++ builds on mmsegmentation, whose only DeiT-B c
 (45.2 on pixels): so have ours; DeiT-S fits without one too (43.8; with it 45.1): model.neck=multilevel. Weight decay of
 Good tokenizers is 0.001 in its text, 0.01 in Swin's configuration: ours is the text's. TokenProp in a row means that
 the classifier was trained with it: the run is that of the row without, under another name. MoTo and frozen
-patches are part of the stem, so they are in both. SeiT++ says that tokens are neither mixed nor cropped nor exchanged and that
-TokenAdapt moves them, not how far: ours moves half of the samples, zooms to two at most, flips and turns half of them.
+patches are part of the stem, so they are in both. SeiT++ says that tokens are neither mixed nor cropped nor exchanged
+and that TokenAdapt moves them, not how far: ours moves half of the samples, zooms to two at most, flips and turns
+half of them.
 
 Validation during training sees images squashed to 512x512 at one scale. The papers' figures for pixels are of
 'tilework eval RUN --data ADE/images/validation --mode slide --scales 0.5 0.75 1 1.25 1.5 1.75 --flip' (Swin: --mode
