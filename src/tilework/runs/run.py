@@ -14,7 +14,7 @@ from tilework.core.artefact import artefact, declared, give
 from tilework.core.bounds import check_shares
 from tilework.core.errors import ConfigError
 from tilework.data.columns import column_kinds
-from tilework.data.images import Level
+from tilework.data.images import Frame, Level
 from tilework.data.part import balanced_part, held_part, part_of
 from tilework.models import ModelConfig
 from tilework.objectives import ObjectiveConfig
@@ -63,6 +63,7 @@ class Run:
     evaluation: tuple[Augment, ...]
     extra: tuple[Extra, ...] = ()
     size: tuple[int, int] = (96, 96)  # of images, in pixels
+    frame: Frame = "cover"  # how images fill it: the middle, all of them squashed, or letterboxed
     codes: tuple[int, int] | None = None  # grid of the token stores it is made for; None: any that the crops fit
     classes: Level = "leaf"  # of nested class folders: those that hold images (leaf), or the first level (top)
     samples: int = 0  # of the training data, drawn at random; 0: all

@@ -107,6 +107,8 @@ class Fit:
         self.job, self.config, self.world = job, config, world
         if world.device.type == "cpu":
             keep_freed_memory()
+        if world.size > 1 and world.device.type == "cuda":  # CPU processes keep statistics of their own
+            nn.SyncBatchNorm.convert_sync_batchnorm(job.objective)
         self.objective = job.objective.to(world.device)
         self.optimiser = build_optimiser(self.objective, config.optim)
         self.ema = (
