@@ -194,10 +194,10 @@ def pixel_row(name: str, method: str, backbone: ModelConfig, network: str, row: 
 
 
 for name, figures in PAPER.items():
-    for (variant, method, other), miou in zip(VARIANTS, figures, strict=False):
-        start, two = f"starts from good_{name}{variant}", len(miou) > 1
+    for (variant, method, other), both in zip(VARIANTS, figures, strict=False):
+        start, two = f"starts from good_{name}{variant}", len(both) > 1
         pixel_row(f"{name}{variant}", method, backbone_of(name, variant), NAMES[name],
-                  "table 14" if two else "table 1", {"miou": miou[0], **({f"miou_{other}": miou[1]} if two else {})},
+                  "table 14" if two else "table 1", {"miou": both[0], **({f"miou_{other}": both[1]} if two else {})},
                   f"{start}; as seg_{name}_{other} from good_{name}_{other}" if two else start,
                   (f"seg_{name}_{other}",) if two else ())
 intra = RefinedStemConfig((4, 8, 16, 32), patch=16)
