@@ -25,7 +25,7 @@ from tilework.core.torch_files import read_torch
 from tilework.layers.positions import sincos_positions
 from tilework.layers.token_adapt import TokenAdaptNetwork
 
-WEIGHTS, SETTINGS, VERSION = "weights.safetensors", "token_adapt.json", 2
+WEIGHTS, SETTINGS, VERSION = "weights.safetensors", "token_adapt.json", 3
 LARGEST = 1 << 14  # width, heads, code dim
 MOST_CODES = 1 << 20
 HEAD = 64  # channels of an attention head in the published network
