@@ -152,7 +152,7 @@ def test_the_best_class_keeps_its_share_whatever_the_number_of_classes(classes: 
 
 
 def test_what_the_data_know_but_do_not_name_is_not_elsewhere() -> None:
-    """Of ten classes two are named; half lies elsewhere, the eight others have 0.2 together, not more than 0.03 each."""
+    """Of ten classes two are named; half lies elsewhere, the eight others have 0.2 together."""
     maps = ScoreMap.of_scores(
         torch.arange(2).expand(1, 1, 1, 2),
         torch.tensor([0.27, 0.03]).expand(1, 1, 1, 2),

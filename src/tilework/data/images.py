@@ -192,6 +192,7 @@ class ImageSource:
     stage: Stage = "pixels"
     together: int = 1
     codebook: Codebook | None = None
+    frame: Frame = "cover"
     _kept: np.ndarray | None = field(default=None, repr=False)
     _pool: ThreadPoolExecutor | None = field(default=None, repr=False)
 
@@ -212,6 +213,7 @@ class ImageSource:
         size: tuple[int, int],
         max_broken: float = 0.05,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        frame: Frame = "cover",
     ) -> ImageSource:
         """Decode every file once, so that the number of good ones is known before training.
 
@@ -221,13 +223,12 @@ class ImageSource:
         pixels = np.empty((len(folder) if keep else 0, 3, *size), np.uint8)
         broken: list[Broken] = []
         good: list[int] = []
-        for i, image in decode_all(folder, lambda path: decode_image(path, size), broken, max_broken, progress):
+        for i, image in decode_all(folder, lambda path: decode_image(path, size, frame), broken, max_broken, progress):
             if keep:
                 pixels[len(good)] = image
             good.append(i)
-        return ImageSource(
-            folder.take(np.array(good)), size, tuple(broken), _kept=pixels[: len(good)] if keep else None
-        )
+        kept = pixels[: len(good)] if keep else None
+        return ImageSource(folder.take(np.array(good)), size, tuple(broken), frame=frame, _kept=kept)
 
     @staticmethod
     def blank(folder: ImageFolder, size: tuple[int, int]) -> ImageSource:
@@ -262,7 +263,7 @@ class ImageSource:
         return self._pool.map(do, index)
 
     def _decode(self, number: int) -> np.ndarray:
-        return decode_image(self.folder.paths[number], self.grid)
+        return decode_image(self.folder.paths[number], self.grid, self.frame)
 
 
 def decode_all(

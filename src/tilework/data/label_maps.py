@@ -139,7 +139,7 @@ class Labelled(Around):
             raise ConfigError("label maps cover squares, the data do not", "use images or codes of a square")
         if isinstance(source, TokenSource) and source.store.views > 1:
             raise ConfigError("label maps of several views of an image are not known", "use a store of one view")
-        if isinstance(source, TokenSource) and ", squashed " in source.store.manifest.preprocessing:
+        if isinstance(source, TokenSource) and source.frame == "squash":
             what = f"label maps cover the middle square of images, the codes of {name} squashed whole ones"
             raise ConfigError(what, "tokenize with --frame cover")
         keys = source.store.column("key") if isinstance(source, TokenSource) else source.folder.keys

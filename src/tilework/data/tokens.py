@@ -11,6 +11,7 @@ import torch
 from tilework.core.batch import Batch, Stage, Target
 from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
+from tilework.data.images import Frame
 from tilework.store import Store
 
 
@@ -28,6 +29,11 @@ class TokenSource:
         self.codebook: Codebook | None = store.codebook
         self._count = len(store) * store.views
         self._labels = store.column("label")  # of each image
+
+    @property
+    def frame(self) -> Frame:
+        """How its images filled the tokenizer's input."""
+        return "squash" if ", squashed " in self.store.manifest.preprocessing else "cover"
 
     @property
     def labels(self) -> np.ndarray:

@@ -17,6 +17,7 @@ from tilework.core.errors import ConfigError, InputError
 from tilework.core.location import Location, Url, is_store
 from tilework.data import ImageFolder, ImageSource, Part, RandomCrops, Source, TokenSource, WholeImages
 from tilework.data.columns import ColumnValues, column_kinds
+from tilework.data.images import Frame
 from tilework.data.part import part_of
 from tilework.data.source import shape_of
 from tilework.models import Network
@@ -41,10 +42,11 @@ def open_source(
     quiet: bool = False,
     samples: int = 0,
     crop: WholeCrop | None = None,
+    frame: Frame = "cover",
 ) -> TokenSource | ImageSource:
     """A token store or a folder of images, whichever is there. samples: of the images, drawn at random; 0: all.
 
-    crop: what training will cut from the whole images; None: the middle squares are enough.
+    crop: what training will cut from the whole images; None: they fill the size by their `frame`.
     """
     check_there(path)
     if isinstance(path, Url) or is_store(path):
@@ -61,7 +63,7 @@ def open_source(
         chosen = folder.take(part_of(len(folder), samples)) if samples else folder
         if crop is not None:
             return WholeImages.scan(chosen, size, crop.size, max_broken, progress)
-        return ImageSource.read(chosen, size, max_broken, progress)
+        return ImageSource.read(chosen, size, max_broken, progress, frame)
     finally:
         for one in bar:
             one.close()
@@ -124,7 +126,8 @@ def data_spec(source: Source, shape: Shape) -> DataSpec:
     if shape.stage in ("ids", "stacks"):
         raise ConfigError("the evaluation pipeline ends in codes", "add 'embed' to run.evaluation")
     digest = "" if source.codebook is None else source.codebook.digest
-    return DataSpec(source.stage, shape.channels, shape.grid, source.classes, digest, source.grid)
+    frame = source.frame if isinstance(source, TokenSource) else "cover"
+    return DataSpec(source.stage, shape.channels, shape.grid, source.classes, digest, source.grid, frame)
 
 
 def build_model(run: Run, spec: DataSpec) -> Network:

@@ -21,6 +21,7 @@ from tilework.core.codebook import Codebook
 from tilework.core.config import Plain, decode, encode, first_difference, read_yaml, to_yaml
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
 from tilework.core.files import is_free, make_directory, write, write_json
+from tilework.data.images import Frame
 from tilework.runs.run import Chain, R, Run
 from tilework.train.checkpoint import latest_checkpoint
 
@@ -46,6 +47,7 @@ class DataSpec:
     classes: tuple[str, ...]
     codebook: str  # SHA-256 of the code vectors; empty for pixels
     stored: tuple[int, int] | None = None  # grid before the evaluation pipeline
+    frame: Frame = "cover"  # how images filled the tokenizer's input
 
 
 @dataclass(frozen=True)

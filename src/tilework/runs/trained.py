@@ -124,7 +124,7 @@ class Trained:
                 raise InputError(what, "add --tokenizer, or tokenize them")
             encoder, card = load_tokenizer(tokenizer)
             assert self.codebook is not None
-            images = open_source(data, card.size, run.max_broken, classes, quiet=True, samples=samples)
+            images = open_source(data, card.size, run.max_broken, classes, True, samples, frame=self.spec.frame)
             assert not isinstance(images, TokenSource)
             return ImagesAsCodes(images, encoder, self.codebook, device)
         source = open_source(data, run.size, run.max_broken, classes, quiet=True, samples=samples)

@@ -55,7 +55,7 @@ class Tokenizing:
     def plan(self, images: Images) -> Plan:
         """What all parts of the store have in common."""
         tokenizer, size = self.tokenizer, self.card.size
-        crops = [self.views, *self.area, self.seed] if self.views > 1 else []
+        crops = [self.views, *self.area, self.seed, "redrawn"] if self.views > 1 else []
         listed = [images.keys, images.labels.tolist(), crops, self.batch, self.part]
         preprocessing = self.card.preprocessing if self.frame == "cover" else self.card.squashing
         order = {"sequence": tokenizer.sequence} if tokenizer.sequence else {}
@@ -266,11 +266,11 @@ def _prepare(images: Images, job: Tokenizing, index: np.ndarray, encode: bool) -
 def _decode(images: Images, job: Tokenizing, index: np.ndarray) -> _Batch:
     """Pixels of images, several views of each where asked for; what cannot be read is set aside."""
     size, batch = job.card.size, _Batch([], [], [], [])
-    crops = sample_crops(job.seed, index, job.views, job.area)  # (B, V, 4)
-    for i, file, crop in zip(index.tolist(), images.files(index.tolist()), crops, strict=True):
-        decode = (
-            partial(decode_views, file, size, crop) if job.views > 1 else partial(decode_image, file, size, job.frame)
-        )
+    draws = sample_crops(job.seed, index, job.views)  # (B, V, 4 T)
+    for i, file, drawn in zip(index.tolist(), images.files(index.tolist()), draws, strict=True):
+        decode: Callable[[], Any] = partial(decode_image, file, size, job.frame)
+        if job.views > 1:
+            decode = partial(decode_views, file, size, drawn, job.area)
         image: Any = attempt(file, decode)
         if isinstance(image, str):
             batch.broken.append(Broken(images.key(i), image))
