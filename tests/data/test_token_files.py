@@ -126,9 +126,8 @@ def test_synonyms_come_back(kind: str, cut: bool, tmp_path: Path) -> None:
 
 
 def test_synonyms_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    first = made(
-        tmp_path / "a.tok", codes=10, cut=False, synonyms=np.full((10, 1), 3, np.int32) + np.eye(10, 1, -3, np.int32)
-    )
+    others = ((np.arange(10)[:, None] + 1) % 10).astype(np.int32)
+    first = made(tmp_path / "a.tok", codes=10, cut=False, synonyms=others)
     write_tar_tokens(first, tmp_path / "out")
     wrong = {"codebook": first.codebook.vectors, "used": first.used, "synonyms": np.zeros((10, 2), np.int32)}
     (tmp_path / "out/codebook.safetensors").write_bytes(save(wrong))

@@ -207,8 +207,8 @@ def test_agreement_is_the_share_of_hidden_codes_that_are_right() -> None:
 def test_the_places_of_predictions_are_those_of_the_codes() -> None:
     """Everything hidden, codes of a distribution that differs from place to place: it learns each of them.
 
-    Vectors of eight numbers: the table starts small, as published, and logits of three numbers alone grow so slowly that
-    250 steps leave an error of 0.10 (0.11 without the norm at the decoder's end, so that is not it; 0.026 after 1,000).
+    Vectors of eight numbers: the table starts small, as published, and logits of three numbers grow so slowly that 250
+    steps leave an error of 0.10 (0.11 without the norm at the decoder's end: that is not it; 0.026 after 1,000).
     """
     codes, code_dim, steps, count = 5, 8, 250, 32
     places = torch.linspace(0, 1, 32).view(*GRID, 1) * torch.tensor([4.0, -3.0, 0.0, 1.0, -1.0])

@@ -54,7 +54,7 @@ class TokenAdaptNetwork(nn.Module):
 
     @torch.no_grad()
     def fit_codes(self, codebook: Tensor) -> None:
-        """Take scale, start and temperature from all code vectors of a tokenizer, (K, C); the published one has none."""
+        """Scale, start and temperature by all code vectors of a tokenizer, (K, C); the published network has none."""
         if self.codes:
             return
         wide = codebook.double()
