@@ -3,11 +3,11 @@
     python benchmarks/adapt.py --images DIR [--tokenizer T] [--adapter OUT/token_adapt] [--limit N] [--json]
 
 DIR has train/ and val/, each with a folder per class. agreement: share of codes equal to those of the augmented image,
-over DIR/val, through TokenAdapt, of the grid moved as it is, and, for the flip, of the cheapest learnt rival: the grid
-flipped, then every code replaced by what most often stands in its place, counted on DIR/train; beside it what decoding,
-flipping and encoding gives, and TokenAdapt's agreement over that (flip_of_bound). distance: of the code vectors from
+over DIR/val, for flip, affine map and crop: through TokenAdapt; of the grid moved as it is; of the cheapest learnt
+rival, lookup: the grid moved, then every code replaced by what most often stands in its place, counted on DIR/train;
+and of decoding, augmenting and encoding. flip_of_bound: TokenAdapt's over the last. distance: of the code vectors from
 the right ones, 1 for two codes at random; near-synonyms hardly count. Without --tokenizer and --adapter both are
-trained first by the recipes `small_tokenizer` and `token_adapt_cpu`: the better part of an hour on two cores.
+trained first by the recipes `small_tokenizer` and `token_adapt_cpu`: about half an hour on two cores.
 
 step_ratio: a training step with half of the batch through TokenAdapt, or decoded, augmented and encoded by a ViT-VQGAN
 (base; random weights, only time counts), over the step without; 32x32 codes. mtm_step_ratio: a step of masked token
@@ -34,6 +34,7 @@ from torch import Tensor
 
 from tilework.augment import Augment, TokenAdapt, TokenCrop, apply_all
 from tilework.augment.adapter import load_adapter, save_adapter
+from tilework.augment.affine import Geometry
 from tilework.augment.scale import Scale
 from tilework.core.batch import Batch, Target
 from tilework.core.codebook import Codebook
@@ -44,6 +45,7 @@ from tilework.evaluation import validate
 from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.models import Model, TokenAdaptModelConfig
 from tilework.objectives import Adapt, AdaptConfig, Classify, MaskedConfig, Objective
+from tilework.objectives.adapt import nearest_places
 from tilework.recipes import recipes
 from tilework.recipes.seit import vit
 from tilework.recipes.seitpp import patch_vit
@@ -52,6 +54,11 @@ from tilework.tokenizers import DecodeEncode, Tokenizer, VitVqganConfig, load_to
 
 CPU = World(0, 1, torch.device("cpu"))
 GRID, CROP, CLASSES = 32, 28, 1000
+KINDS = {
+    "flip": Geometry(crop=0.0, flip=1.0, turn=0.0),
+    "affine": Geometry(crop=0.0, flip=0.0, turn=1.0),
+    "crop": Geometry(crop=1.0, flip=0.0, turn=0.0),
+}
 
 
 def trained(images: Path, tokenizer: Path | None, adapter: Path | None, folder: Path) -> tuple[Path, Path]:
@@ -69,7 +76,7 @@ def trained(images: Path, tokenizer: Path | None, adapter: Path | None, folder: 
 
 
 def agreements(images: Path, tokenizer: Path, adapter: Path, limit: int) -> dict[str, Any]:
-    """By kind of augmentation, through the network and without it; and the counted rival of the flip."""
+    """By kind of augmentation, through the network and by its rivals."""
     network, known = load_adapter(adapter)
     settings = json.loads((adapter / "token_adapt.json").read_text())
     config = TokenAdaptModelConfig(known.code_dim, settings["width"], settings["heads"], settings.get("codes", 0))
@@ -79,41 +86,36 @@ def agreements(images: Path, tokenizer: Path, adapter: Path, limit: int) -> dict
     size = load_tokenizer(tokenizer)[1].size
     seen, judged = (_some(ImageSource.load(images / part, size, None, 0.05), limit) for part in ("train", "val"))
     found = validate(AdaptConfig.task, objective, model, judged, (Scale(),), CPU, batch=64)
-    counts = torch.zeros(len(known), len(known), dtype=torch.long)
-    for grid, target in _flips(objective, seen):
-        counts.view(-1).index_add_(
-            0, (grid * len(known) + target).flatten(), torch.ones(grid.numel(), dtype=torch.long)
-        )
-    best = torch.where(counts.sum(1) > 0, counts.argmax(1), torch.arange(len(known)))
-    rivals: dict[str, list[Tensor]] = {}
-    for grid, target in _flips(objective, judged):
-        decoded = objective.tokenizer.decode(grid.flip(-1)).flip(-1)
-        for name, there in (("lookup", best[grid]), ("decode_encode", objective.codes(decoded))):
-            rivals.setdefault(f"flip_{name}", []).append((there == target).float().mean((1, 2)))
-            rivals.setdefault(f"flip_{name}_distance", []).append(objective.distance(there, target))
-    flips = {name: float(torch.cat(values).mean()) for name, values in rivals.items()}
-    others = ("affine", "affine_grid", "crop", "crop_grid")
-    distances = ("identity_distance", "flip_distance", "flip_grid_distance", "affine_distance", "crop_distance")
-    return {
-        "identity": found["identity"],
-        "flip_adapt": found["flip"],
-        "flip_grid": found["flip_grid"],
-        **flips,
-        "flip_of_bound": found["flip"] / flips["flip_decode_encode"],
-        **{name: found[name] for name in (*others, *distances)},
-        "images": len(judged),
-    }
+    agreement: dict[str, Any] = {"identity": found["identity"], "identity_distance": found["identity_distance"]}
+    for kind, geometry in KINDS.items():
+        counts = torch.zeros(len(known), len(known), dtype=torch.long)
+        for _, _, grid, target in _moved(objective, seen, geometry):
+            pairs = (grid * len(known) + target).flatten()
+            counts.view(-1).index_add_(0, pairs, torch.ones_like(pairs))
+        best = torch.where(counts.sum(1) > 0, counts.argmax(1), torch.arange(len(known)))
+        rivals: dict[str, list[Tensor]] = {}
+        for ids, affine, grid, target in _moved(objective, judged, geometry):
+            again = objective.codes(objective.image(objective.tokenizer.decode(ids), affine, ids.shape[1:]))
+            for name, there in ((f"{kind}_lookup", best[grid]), (f"{kind}_decode_encode", again)):
+                rivals.setdefault(name, []).append((there == target).float().mean((1, 2)))
+                rivals.setdefault(f"{name}_distance", []).append(objective.distance(there, target))
+        agreement |= {f"{kind}_adapt": found[kind], f"{kind}_adapt_distance": found[f"{kind}_distance"]}
+        agreement |= {name: found[name] for name in (f"{kind}_grid", f"{kind}_grid_distance")}
+        agreement |= {name: float(torch.cat(values).mean()) for name, values in rivals.items()}
+    agreement["flip_of_bound"] = agreement["flip_adapt"] / agreement["flip_decode_encode"]
+    return {**agreement, "images": len(judged)}
 
 
 def _some(source: ImageSource, limit: int) -> Source:
     return Part(source, limit) if limit < len(source) else source
 
 
-def _flips(objective: Adapt, source: Source) -> Any:
-    """Flipped grids and the codes of flipped images, each (B, h, w)."""
+def _moved(objective: Adapt, source: Source, geometry: Geometry) -> Any:
+    """Codes of images, their maps, the grids moved, and the codes of the moved images; maps are those of `score`."""
     for batch in in_order(source, 64):
         x = batch.x.float() / 255
-        yield objective.codes(x).flip(-1), objective.codes(x.flip(-1))
+        affine, ids = geometry.sample(Draws(0, 0, batch.index), batch), objective.codes(x)
+        yield ids, affine, nearest_places(ids, affine), objective.codes(objective.image(x, affine, ids.shape[1:]))
 
 
 def ratios(first: Callable[[], object], second: Callable[[], object], pairs: int) -> list[float]:
@@ -191,14 +193,14 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path)
     parser.add_argument("--adapter", type=Path)
     parser.add_argument("--limit", type=int, default=2000, help="images to count and to measure on")
-    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--pairs", type=int, default=15, help="of steps that costs are measured by; 0: no costs")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         tokenizer, adapter = trained(options.images, options.tokenizer, options.adapter, Path(folder))
         agreement = agreements(options.images, tokenizer, adapter, options.limit)
-        measured = costs(Path(folder), options.pairs)
+        measured = costs(Path(folder), options.pairs) if options.pairs else {}
     quartiles = {part: {name: q[1:] for name, q in found.items()} for part, found in measured.items()}
     medians = {part: {name: q[0] for name, q in found.items()} for part, found in measured.items()}
     result = {"agreement": agreement, **medians, "quartiles": quartiles}

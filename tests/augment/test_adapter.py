@@ -288,8 +288,11 @@ def test_settings_from_before_there_were_logits(saved: Path) -> None:
 
 
 def test_other_version(saved: Path) -> None:
-    edit(saved, version=3)
-    with pytest.raises(DamageError, match="version 3, not 2"):
+    edit(saved, version=2)
+    with pytest.raises(DamageError, match="version 2, whose logits went by another distance: train it anew"):
+        load_adapter(saved)
+    edit(saved, version=4)
+    with pytest.raises(DamageError, match="version 4, not 3"):
         load_adapter(saved)
 
 

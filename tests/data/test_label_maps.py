@@ -96,6 +96,28 @@ def test_round_trip(maps: Path) -> None:
     assert one.affine is None
 
 
+def test_what_lies_elsewhere_comes_back_as_its_own_number(tmp_path: Path) -> None:
+    """Places where it comes first, in the middle, and where it is so little that it was dropped."""
+    ids = np.array([[[0, 1, 3], [2, 0, 3], [1, 2, 3]]])  # 3: none of the three classes
+    scores = np.array([[[0.08, 0.02, 0.9], [0.7, 0.1, 0.2], [0.6, 0.4, 0.001]]])
+    card = MapsCard(NAMES, (1, 3), 2, "chance", 32, elsewhere=True)
+    write_maps(tmp_path / "maps", card, ["a"], [[encode_map(ids, scores)]])
+    found = LabelMaps.open(tmp_path / "maps").take(np.array([0]))
+    for place, elsewhere in enumerate([0.9, 0.2, 0.0]):
+        own = torch.zeros(3).scatter_add(0, found.ids[0, 0, place], found.weight[0, 0, place])
+        own += (found.spread[0, 0, place] - elsewhere) / 3
+        wanted = torch.zeros(3).scatter(
+            0, torch.from_numpy(ids[0, place, :2]), torch.from_numpy(scores[0, place, :2]).float()
+        )
+        assert torch.allclose(own, wanted, atol=1 / 50)
+        assert found.spread[0, 0, place].item() == pytest.approx(elsewhere, abs=1 / 50)
+    refused(
+        DamageError,
+        lambda: replace(LabelMaps.open(tmp_path / "maps"), card=replace(card, elsewhere=False)).take(np.array([0])),
+        "does not fit",
+    )
+
+
 def test_keys_may_be_any_text(tmp_path: Path) -> None:
     keys = ["a/ü \n.png", "", "日本/\udcff.png", "x" * 5000]
     assert list(LabelMaps.open(write_numbers(tmp_path / "maps", keys)).keys) == keys
@@ -206,7 +228,7 @@ def test_maps_of_another_version_say_so(maps: Path, version: int, hint: str) -> 
 
 def test_every_part_of_the_description_is_needed(maps: Path) -> None:
     plain = json.loads((maps / MAPS).read_text())
-    needed = [(plain, key) for key in plain] + [(plain["card"], key) for key in plain["card"]]
+    needed = [(plain, key) for key in plain] + [(plain["card"], key) for key in plain["card"] if key != "elsewhere"]
     needed += [(plain["entry"], key) for key in ("name", "kind", "shards")]
     needed += [(plain["entry"]["shards"][0], key) for key in ("file", "records", "crc")]
     for inner, key in needed:

@@ -26,6 +26,26 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert (tmp_path / "out/keys.txt").read_text().split() == list("0123456")
 
 
+def test_synonyms_come_along(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "codes.npy", np.arange(40).reshape(2, 4, 5).astype(np.int32))
+    np.save(tmp_path / "codebook.npy", rng.normal(size=(40, 6)).astype(np.float32))
+    given = (np.arange(40)[:, None] + np.array([7, 3, 9])) % 40
+    np.save(tmp_path / "synonyms.npy", given.astype(np.int32))
+    read_npy(tmp_path / "codes.npy", tmp_path / "a.tok", tmp_path / "codebook.npy")
+    assert np.array_equal(Store(tmp_path / "a.tok").codebook.nearest(3), given)
+    write_npy(Store(tmp_path / "a.tok"), tmp_path / "out")
+    read_npy(tmp_path / "out/codes.npy", tmp_path / "b.tok", tmp_path / "out/codebook.npy")
+    assert np.array_equal(Store(tmp_path / "b.tok").codebook.nearest(3), given)
+    np.save(tmp_path / "synonyms.npy", given[:30].astype(np.int32))
+    with pytest.raises(InputError, match=r"synonyms\.npy does not fit a codebook of 40 codes"):
+        read_npy(tmp_path / "codes.npy", tmp_path / "c.tok", tmp_path / "codebook.npy")
+    (tmp_path / "synonyms.npy").unlink()
+    read_npy(tmp_path / "codes.npy", tmp_path / "d.tok", tmp_path / "codebook.npy")
+    write_npy(Store(tmp_path / "d.tok"), tmp_path / "plain")
+    assert not (tmp_path / "plain/synonyms.npy").exists()
+
+
 def test_sequences_without_labels_or_vectors(tmp_path: Path) -> None:
     ids = np.random.default_rng(0).integers(0, 50, (5, 8))
     np.save(tmp_path / "codes.npy", ids)

@@ -139,6 +139,37 @@ def test_where_most_is_elsewhere_the_label_is_flat_and_never_upside_down() -> No
     assert torch.allclose(full(some, 10), torch.tensor([0.37, *[0.07] * 9]).expand(1, 1, 1, 10))
 
 
+@pytest.mark.parametrize("classes", [5, 6, 10, 13, 1000])
+def test_the_best_class_keeps_its_share_whatever_the_number_of_classes(classes: int) -> None:
+    """The rest lies elsewhere, as a number of its own: 0.08 comes back as 0.08 beyond what all classes get alike."""
+    ids, own = torch.arange(5).expand(1, 4, 4, 5), torch.tensor([0.08, 0.04, 0.024, 0.016, 0.0])
+    maps = ScoreMap.of_scores(ids, own.expand(1, 4, 4, 5), classes, torch.full((1, 4, 4), 0.84))
+    target = maps.warp(box(0.1, 0.2, 0.5, 0.6), (4, 4)).target(2, 2)
+    found = dense(target, classes)[0]  # (4, C)
+    assert torch.allclose(found[:, :5] - 0.84 / classes, own.expand(4, -1), atol=1e-6)
+    assert torch.allclose(found[:, 5:], torch.full((4, classes - 5), 0.84 / classes), atol=1e-6)
+    assert torch.allclose(target.mass, torch.ones(1, 4), atol=1e-6)
+
+
+def test_what_the_data_know_but_do_not_name_is_not_elsewhere() -> None:
+    """Of ten classes two are named; half lies elsewhere, the eight others have 0.2 together."""
+    maps = ScoreMap.of_scores(
+        torch.arange(2).expand(1, 1, 1, 2),
+        torch.tensor([0.27, 0.03]).expand(1, 1, 1, 2),
+        10,
+        torch.full((1, 1, 1), 0.5),
+    )
+    wanted = torch.tensor([0.27, 0.03, *[0.2 / 8] * 8]) + 0.05
+    assert torch.allclose(full(maps, 10)[0, 0, 0], wanted, atol=1e-6)
+
+
+def test_shares_that_rounding_took_above_one_are_divided() -> None:
+    ids, scores = torch.arange(2).expand(1, 1, 1, 2), torch.tensor([0.5, 0.03]).expand(1, 1, 1, 2)
+    maps = ScoreMap.of_scores(ids, scores, 4, torch.full((1, 1, 1), 0.5))
+    wanted = torch.tensor([0.5, 0.03, 0, 0]) / 1.03 + 0.5 / 1.03 / 4
+    assert torch.allclose(full(maps, 4)[0, 0, 0], wanted, atol=1e-6)
+
+
 # places
 
 

@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save
 
 from small_shards import write_tar
+from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, DamageError, InputError
+from tilework.core.files import sha256
 from tilework.data import parquet_tokens, tar_tokens, token_files
 from tilework.data.open_images import find_files
 from tilework.data.parquet_tokens import ParquetTokens, write_parquet_tokens
@@ -101,6 +104,38 @@ def test_any_store_comes_back(kind: str, keys: list[str], codes: int, views: int
         WRITERS[kind](store, root / "out")
         store_tokens(opened(root / "out"), root / "b.tok", codec="packed")
         same(store, Store(root / "b.tok"))
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("cut", [False, True])
+def test_synonyms_come_back(kind: str, cut: bool, tmp_path: Path) -> None:
+    """By the store's numbers, whether it holds all codes of its tokenizer or a part."""
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    rng = np.random.default_rng(1)
+    given = np.stack([rng.permutation(np.delete(np.arange(40), i))[:6] for i in range(40)]).astype(np.int32)
+    first = made(tmp_path / "a.tok", codes=40, cut=cut, synonyms=given)
+    assert first.codebook.synonyms is not None
+    assert cut or np.array_equal(first.codebook.synonyms, given)
+    WRITERS[kind](first, tmp_path / "out")
+    store_tokens(opened(tmp_path / "out"), tmp_path / "b.tok")
+    back = Store(tmp_path / "b.tok")
+    same(first, back)
+    assert np.array_equal(first.codebook.synonyms, back.codebook.synonyms)
+    assert Codebook.of(first.codebook.vectors).nearest(6).tolist() != back.codebook.synonyms.tolist()
+
+
+def test_synonyms_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    others = ((np.arange(10)[:, None] + 1) % 10).astype(np.int32)
+    first = made(tmp_path / "a.tok", codes=10, cut=False, synonyms=others)
+    write_tar_tokens(first, tmp_path / "out")
+    wrong = {"codebook": first.codebook.vectors, "used": first.used, "synonyms": np.zeros((10, 2), np.int32)}
+    (tmp_path / "out/codebook.safetensors").write_bytes(save(wrong))
+    told = json.loads((tmp_path / "out/tokens.json").read_text())
+    told["codebook"] = sha256(tmp_path / "out/codebook.safetensors")
+    (tmp_path / "out/tokens.json").write_text(json.dumps(told))
+    with pytest.raises(DamageError, match="synonyms that do not fit"):
+        store_tokens(opened(tmp_path / "out"), tmp_path / "b.tok")
 
 
 def test_webdataset_reads_our_tar_files(tmp_path: Path) -> None:

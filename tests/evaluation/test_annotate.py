@@ -157,16 +157,16 @@ def test_probabilities_are_among_all_classes_of_the_annotator() -> None:
     pixels = torch.zeros(1, 3, 16, 16, dtype=torch.uint8)
     pixels[:, 0], pixels[:, 1], pixels[:, 2] = 2, 1, 3
     ids, scores = Annotator(Colours(), (), (2, 0), 16, 2).scores(pixels)
-    assert (ids == torch.tensor([0, 1])).all(), "by their numbers in the data"
+    assert (ids == torch.tensor([0, 1, 2])).all(), "by their numbers in the data, the rest behind them"
     chances = torch.tensor([2.0, 1.0, 3.0]).softmax(-1)
-    assert torch.allclose(scores, chances[[2, 0]].expand(1, 2, 2, 2))
-    assert scores.shape == (1, 2, 2, 2)
+    assert torch.allclose(scores, chances[[2, 0, 1]].expand(1, 2, 2, 3))
+    assert scores.shape == (1, 2, 2, 3)
 
 
 def test_classes_that_are_one_to_the_annotator_share_its_probability() -> None:
     ids, scores = Annotator(Colours(), (), (2, 0, 2), 16, 3).scores(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))
-    by_class = torch.zeros(1, 2, 2, 3).scatter(3, ids, scores)
-    assert torch.allclose(by_class, torch.tensor([1 / 6, 1 / 3, 1 / 6]).expand(1, 2, 2, 3))
+    by_class = torch.zeros(1, 2, 2, 4).scatter(3, ids, scores)
+    assert torch.allclose(by_class, torch.tensor([1 / 6, 1 / 3, 1 / 6, 1 / 3]).expand(1, 2, 2, 4))
 
 
 class Doubtful(Colours):
@@ -188,18 +188,33 @@ def test_doubt_survives_from_the_annotator_to_the_label_of_a_token(tmp_path: Pat
     chances = F.pad(torch.from_numpy(values).flatten(0, 1).float() / 64, (0, 61)).softmax(-1)  # (16, 64)
     assert chances[:8].max() < 0.03
     assert chances[8:].max() > 0.3
-    for data in (range(64), range(2, 50)):  # all that it knows, and a part without its favourites
-        parts = annotate(Annotator(Doubtful(), (), tuple(data), 32, 5), folder, CPU)
-        card = MapsCard(tuple(map(str, data)), (4, 4), 5, "doubtful", 32)
+    for data in (range(64), range(2, 50), range(10), (0, 5)):  # all that it knows, and parts of it
+        top = min(5, len(data))
+        parts = annotate(Annotator(Doubtful(), (), tuple(data), 32, top), folder, CPU)
+        card = MapsCard(tuple(map(str, data)), (4, 4), top, "doubtful", 32, elsewhere=len(data) < 64)
         write_maps(tmp_path / str(len(data)), card, folder.keys, parts)
         target = LabelMaps.open(tmp_path / str(len(data))).take(np.array([0])).target(4, 4)
         assert target.spread is not None
         even = (target.spread / len(data)).repeat(1, 1, len(data))
         found = even.scatter_add(2, target.ids, target.weight)[0]  # (16, C)
         assert torch.allclose(found.sum(-1), torch.ones(16), atol=1e-6)
-        level = even[0, :, :1]  # of the classes that are not named
-        assert ((found - chances[:, list(data)]).abs()[found > level + 1e-6] <= 1 / 126 + 1e-6).all()
-        assert (found[:8] - 1 / len(data)).abs().max() < 0.02, "flat where nothing is recognised"
+        own = chances[:, list(data)]  # (16, C)
+        wanted = own + (1 - own.sum(-1, keepdim=True)) / len(data)  # what lies elsewhere goes to all alike
+        named = own > 1 / 126  # others are dropped
+        most = (top + 2) / 126 / len(data) + 1 / 126  # by the step of the score and of those that were dropped
+        assert (found - wanted).abs()[named].max() <= most + 1e-6
+        assert (found[:8] - 1 / len(data)).abs().max() < 0.04, "flat where nothing is recognised"
+
+
+def test_what_the_data_do_not_have_is_kept_apart() -> None:
+    """The common probability of other classes stands behind the named ones, under the number after the last class."""
+    pixels = torch.randint(256, (1, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    ids, scores = Annotator(Doubtful(), (), (1, 2, 7), 16, 2).scores(pixels)
+    everything = Annotator(Doubtful(), (), tuple(range(64)), 16, 64).scores(pixels)
+    chances = torch.zeros(1, 2, 2, 64).scatter(3, *everything)
+    assert (ids[..., 2] == 3).all()
+    assert torch.allclose(scores[..., 2], 1 - chances[..., [1, 2, 7]].sum(-1), atol=1e-6)
+    assert everything[0].shape[3] == 64, "nothing lies elsewhere where the data have all classes"
 
 
 def test_an_annotator_without_a_map_is_refused() -> None:
@@ -320,8 +335,9 @@ def test_efficientnet_lite0_needs_its_package_and_numbers(monkeypatch: pytest.Mo
     with torch.no_grad():
         chances = annotator.model((pixels.float() - 127) / 128).dense.softmax(-1)[..., [999, 0, 7]]
     best = chances.topk(2, -1)
-    assert torch.equal(ids.flatten(1, 2), best.indices)
-    assert torch.allclose(scores.flatten(1, 2), best.values, atol=1e-5)
+    assert torch.equal(ids.flatten(1, 2)[..., :2], best.indices)
+    assert torch.allclose(scores.flatten(1, 2)[..., :2], best.values, atol=1e-5)
+    assert torch.allclose(scores.flatten(1, 2)[..., 2], 1 - chances.sum(-1), atol=1e-5)
 
 
 # the command

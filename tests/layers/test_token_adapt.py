@@ -19,9 +19,9 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def network(code_dim: int = 6, codes: int = 0) -> TokenAdaptNetwork:
+def network(code_dim: int = 6, codes: int = 0, width: int = 16) -> TokenAdaptNetwork:
     torch.manual_seed(0)
-    return TokenAdaptNetwork(code_dim, width=16, heads=2, codes=codes).eval().requires_grad_(False)
+    return TokenAdaptNetwork(code_dim, width=width, heads=2, codes=codes).eval().requires_grad_(False)
 
 
 def block_size(width: int) -> int:
@@ -147,7 +147,7 @@ def test_each_place_of_the_code_grid_reads_its_four_places_of_the_map(codes: int
 @pytest.mark.parametrize("codes", [1, 7, 50])
 @pytest.mark.parametrize("grid", GRIDS)
 def test_logits_are_squared_distances_to_the_codes(codes: int, grid: tuple[int, int]) -> None:
-    """Eqs. 2 and 3 by a loop over places and codes that are standardised, from what the last layer gives."""
+    """Eqs. 2 and 3 by a loop over places and codes, from what the last layer gives, in the tokenizer's own distance."""
     one, codebook = network(), noise(codes, 6, seed=1) * 3 + 2
     one.fit_codes(codebook)
     one.log_temperature.fill_(0.3)
@@ -155,12 +155,13 @@ def test_logits_are_squared_distances_to_the_codes(codes: int, grid: tuple[int, 
     ends: list[Tensor] = []
     one.outlet.register_forward_hook(lambda layer, taken, given: ends.append(given))
     logits = one.g(noise(2, 6, 2 * grid[0], 2 * grid[1], seed=2), codebook)
-    z, standard = ends[0], (codebook - codebook.mean(0)) / codebook.std(0, correction=0).clamp(min=1e-5)
+    unit = codebook.var(0, correction=0).mean().sqrt().clamp(min=1e-5)  # one for all channels
+    z = (ends[0] * codebook.std(0, correction=0) + codebook.mean(0)) / unit
     assert logits.shape == (2, *grid, codes)
     for b in range(2):
         for row in range(grid[0]):
             for column in range(grid[1]):
-                distances = [(z[b, row, column] - code).square().sum().item() for code in standard]
+                distances = [(z[b, row, column] - code).square().sum().item() for code in codebook / unit]
                 assert logits[b, row, column].argmax() == min(range(codes), key=distances.__getitem__)
                 likely = (torch.tensor(distances) / (-2 * 6**0.5 * math.exp(0.3))).softmax(0)
                 torch.testing.assert_close(logits[b, row, column].softmax(0), likely, atol=1e-4, rtol=1e-3)
@@ -204,7 +205,7 @@ def test_at_first_a_perfect_vector_costs_half_a_nat(codes: int, code_dim: int, s
     """By the softmax over squared distances, a code at a time; guessing costs log K, and it stays below a third."""
     one, codebook = network(code_dim), noise(codes, code_dim) * scale
     one.fit_codes(codebook)
-    standard = ((codebook - one.mean) / one.deviation).double()
+    standard = ((codebook - one.mean) / one.deviation.square().mean().sqrt()).double()
     costs = []
     for number, code in enumerate(standard):
         near = -(standard - code).square().sum(1) / 2 / code_dim**0.5 / one.log_temperature.exp()
@@ -220,6 +221,26 @@ def test_codes_that_stand_there_twice_leave_a_temperature() -> None:
     assert twice.log_temperature.item() == pytest.approx(once.log_temperature.item(), abs=0.01)
 
 
+@pytest.mark.parametrize("width", [24, 32, 96])
+def test_at_first_codes_come_back_where_the_map_moved_them(width: int) -> None:
+    """Blocks add nothing yet: still, flipped and shifted by whole positions, whatever the scale of each channel."""
+    codebook = noise(40, 6) * torch.tensor([1.0, 5.0, 0.1, 1.0, 0.3, 2.0]) + 3
+    one, ids = network(6, width=width), torch.randint(40, (2, 5, 7), generator=torch.Generator().manual_seed(3))
+    one.fit_codes(codebook)
+    there = one.f(codebook[ids].permute(0, 3, 1, 2))
+    for moved, wanted in ((there, ids), (there.flip(3), ids.flip(2)), (there.roll(4, 2), ids.roll(2, 1))):
+        assert (one.g(moved, codebook).argmax(-1) == wanted).float().mean() > 0.98
+    left, right = there[..., ::2], there[..., 1::2]
+    assert (left - right).abs().mean() > 0.1 * there.std(), "a flip can be seen"
+
+
+def test_logits_are_in_full_precision_whatever_the_rest() -> None:
+    one, codebook, s = network(), noise(9, 6, seed=1), noise(2, 6, 8, 8)
+    one.fit_codes(codebook)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert one.g(s, codebook).dtype == torch.float32
+
+
 def test_the_temperature_is_learnt() -> None:
     one, codebook, s = network().requires_grad_(), noise(9, 6, seed=1), noise(2, 6, 8, 8)
     one.fit_codes(codebook)
@@ -231,9 +252,8 @@ def test_the_temperature_is_learnt() -> None:
 @pytest.mark.parametrize(("scale", "shift"), [(0.01, 0.0), (30.0, 7.0), (1.0, -5.0)])
 def test_scale_and_place_of_a_codebook_do_not_matter(scale: float, shift: float) -> None:
     ids, codebook = torch.randint(20, (2, 5, 5), generator=torch.Generator().manual_seed(3)), noise(20, 6)
-    scales = scale * torch.tensor([1.0, 5.0, 0.1, 1.0, 0.3, 2.0])  # each channel its own
     found = []
-    for book in (codebook, codebook * scales + shift):
+    for book in (codebook, codebook * scale + shift):
         one = network()
         one.fit_codes(book)
         found.append(one.g(one.f(book[ids].permute(0, 3, 1, 2)), book))

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError
 from tilework.layers.stems import ConvStem, ConvStemConfig, StemConfig
-from tilework.models import VitConfig, create_model, preset
+from tilework.models import Model, VitConfig, adopt, create_model, preset
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,33 @@ def test_evaluation_adds_half_of_the_highest_dense_logit() -> None:
     assert torch.allclose(evaluated.dense, trained.dense, atol=1e-6)
     assert torch.allclose(evaluated.logits, trained.logits + 0.5 * trained.dense.max(1).values, atol=1e-6)
     assert torch.allclose(trained.dense, model.aux_head(trained.tokens), atol=1e-6)
+
+
+def test_published_names_of_the_stem_are_taken_over() -> None:
+    """The stem computed layer by layer from a checkpoint that has the names of the authors' PatchEmbed4_2."""
+    torch.manual_seed(1)
+    model = small()
+    assert isinstance(model, Model)
+    ours = {"conv1": "convs.0", "bn1": "convs.1", "conv2": "convs.3", "bn2": "convs.4", "conv3": "convs.6"}
+    ours |= {"bn3": "convs.7", "proj": "proj"}
+    theirs = {name: torch.randn_like(t).abs() if t.is_floating_point() else t for name, t in model.state_dict().items()}
+    for there, here in ours.items():
+        for part in ("weight", "bias", "running_mean", "running_var"):
+            if f"patch_embed.{here}.{part}" in theirs:
+                theirs[f"patch_embed.{there}.{part}"] = theirs.pop(f"patch_embed.{here}.{part}")
+    theirs = {name: tensor for name, tensor in theirs.items() if "convs" not in name}
+    adopted = adopt(model, theirs)
+    assert adopted.kept == tuple(model.state_dict())
+    y = x = torch.randn(2, 3, 64, 64)
+    for i, (kernel, stride) in enumerate([(7, 2), (3, 1), (3, 1)]):
+        y = F.conv2d(y, theirs[f"patch_embed.conv{i + 1}.weight"], stride=stride, padding=kernel // 2)
+        mean, var, weight, bias = (
+            theirs[f"patch_embed.bn{i + 1}.{part}"][:, None, None]
+            for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        y = torch.relu((y - mean) / (var + 1e-5).sqrt() * weight + bias)
+    y = F.conv2d(y, theirs["patch_embed.proj.weight"], theirs["patch_embed.proj.bias"], stride=8)
+    assert torch.allclose(model(x).stem, y, rtol=1e-4)
 
 
 def test_conv_stem_is_its_layers_one_after_another() -> None:

@@ -133,8 +133,9 @@ def test_loss_is_the_cross_entropy_of_the_codes_of_the_augmented_image(path: Pat
     ends: list[Tensor] = []
     one, out, target = flipping(path, 0, ends)
     codebook = one.tokenizer.codebook
-    standard = (codebook - codebook.mean(0)) / codebook.std(0, correction=0)
-    distance = torch.cdist(ends[0], standard).square()
+    deviation = codebook.std(0, correction=0)
+    unit = deviation.square().mean().sqrt()  # one for all channels: the distance that codes are chosen by
+    distance = torch.cdist(ends[0] * deviation / unit, (codebook - codebook.mean(0)) / unit).square()
     logits = -distance / 2 / codebook.shape[1] ** 0.5 / one.model.log_temperature.exp()
     torch.testing.assert_close(out["loss"], F.cross_entropy(logits, target), atol=1e-3, rtol=1e-3)
     assert out["agreement"] == pytest.approx((distance.argmin(1) == target).float().mean().item(), abs=0.02)

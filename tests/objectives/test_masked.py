@@ -38,10 +38,12 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def encoder(stem: StemConfig | None = None, grid: tuple[int, int] = GRID, **settings: Any) -> nn.Module:
+def encoder(
+    stem: StemConfig | None = None, grid: tuple[int, int] = GRID, code_dim: int = DIM, **settings: Any
+) -> nn.Module:
     torch.manual_seed(0)
     config = VitConfig(width=16, depth=2, heads=2, positions="sincos", stem=stem or TokenPatchStemConfig(), **settings)
-    return config.build(DIM, grid, 0)
+    return config.build(code_dim, grid, 0)
 
 
 def objective(codebook: Tensor | None = None, model: nn.Module | None = None, **settings: Any) -> Masked:
@@ -203,13 +205,17 @@ def test_agreement_is_the_share_of_hidden_codes_that_are_right() -> None:
 
 
 def test_the_places_of_predictions_are_those_of_the_codes() -> None:
-    """Everything hidden, codes of a distribution that differs from place to place: it learns each of them."""
-    codes, steps, count = 5, 250, 32
+    """Everything hidden, codes of a distribution that differs from place to place: it learns each of them.
+
+    Vectors of eight numbers: the table starts small, as published, and logits of three numbers grow so slowly that 250
+    steps leave an error of 0.10 (0.11 without the norm at the decoder's end: that is not it; 0.026 after 1,000).
+    """
+    codes, code_dim, steps, count = 5, 8, 250, 32
     places = torch.linspace(0, 1, 32).view(*GRID, 1) * torch.tensor([4.0, -3.0, 0.0, 1.0, -1.0])
     wanted = (places + torch.tensor([0.0, 1.0, -1.0, 0.5, 0.0])).softmax(-1)  # (8, 4, K)
     torch.manual_seed(2)
     config = MaskedConfig(ratio=(1.0, 1.0), smoothing=0.0, dropout=0.0, detach=False, width=16, depth=1, heads=2)
-    one = config.build(encoder(), Codebook.of(noise(codes, DIM)))
+    one = config.build(encoder(code_dim=code_dim), Codebook.of(noise(codes, code_dim)))
     optimiser, order = torch.optim.Adam(one.parameters(), 1e-2, fused=True), torch.arange(PATCHES)[None]
     generator = torch.Generator().manual_seed(0)
     drawn = torch.multinomial(wanted.view(-1, codes), count * steps, replacement=True, generator=generator)  # (32, n)
@@ -223,7 +229,7 @@ def test_the_places_of_predictions_are_those_of_the_codes() -> None:
     with torch.no_grad():
         found = one.predict(one.model, torch.zeros(1, *GRID, dtype=torch.long), order, PATCHES).softmax(-1)
     found = found.view(4, 2, 2, 2, codes).permute(0, 2, 1, 3, 4).reshape(*GRID, codes)  # patches to rows
-    assert (found - wanted).abs().max() < 0.12  # vectors of three numbers with a norm lie on a circle
+    assert (found - wanted).abs().max() < 0.05  # what was drawn is itself 0.012 away
     assert (wanted[0, 0] - wanted[-1, -1]).abs().max() > 0.5, "places differ"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from small_data import CODE_DIM, CODES, GRID, write_images
 from tilework.augment import CentreCrop, Embed
@@ -148,6 +149,28 @@ def test_images_are_encoded_as_a_store_would_keep_them(tmp_path: Path) -> None:
     save_tokenizer(tmp_path / "other", other, config, (32, 32))
     with pytest.raises(InputError, match="the tokenizer has other codes than the run was trained on"):
         trained.on(images, CPU, tmp_path / "other")
+
+
+def test_images_are_squashed_where_the_store_was(tmp_path: Path) -> None:
+    """Oblong images fill the tokenizer's input as they did in the store that the run was trained on."""
+    for number in range(16):
+        (tmp_path / f"images/{number % 2}").mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (4, 9, 3)).astype(np.uint8)
+        Image.fromarray(pixels.repeat(10, 0).repeat(10, 1)).save(tmp_path / f"images/{number % 2}/{number}.png")
+    torch.manual_seed(0)
+    config = VitVqConfig(patch=4, codes=16, code_dim=4, width=16, depth=1, heads=2)
+    save_tokenizer(tmp_path / "t", config.build(3, (32, 32), 0), config, (32, 32))
+    for frame in ("cover", "squash"):
+        job = Tokenizing(*load_tokenizer(tmp_path / "t"), CPU, frame=frame)  # type: ignore[arg-type]
+        tokenize(ImageFolder.open(tmp_path / "images"), job, tmp_path / f"{frame}.tok")
+        train(RUN, tmp_path / f"{frame}.tok", None, tmp_path / frame, "cpu", quiet=True)
+        trained = Trained.open(tmp_path / frame)
+        assert trained.spec.frame == frame
+        direct = trained.on(tmp_path / "images", CPU, tmp_path / "t").source
+        stored = trained.on(tmp_path / f"{frame}.tok", CPU).source
+        assert torch.equal(direct.batch(np.arange(16)).x, stored.batch(np.arange(16)).x)
+    cover, squash = (Store(tmp_path / f"{frame}.tok") for frame in ("cover", "squash"))
+    assert (cover.used[cover.batch(np.arange(16))] != squash.used[squash.batch(np.arange(16))]).any(), "it matters"
 
 
 def test_a_start_on_other_codes_is_said(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

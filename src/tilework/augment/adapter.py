@@ -25,7 +25,7 @@ from tilework.core.torch_files import read_torch
 from tilework.layers.positions import sincos_positions
 from tilework.layers.token_adapt import TokenAdaptNetwork
 
-WEIGHTS, SETTINGS, VERSION = "weights.safetensors", "token_adapt.json", 2
+WEIGHTS, SETTINGS, VERSION = "weights.safetensors", "token_adapt.json", 3
 LARGEST = 1 << 14  # width, heads, code dim
 MOST_CODES = 1 << 20
 HEAD = 64  # channels of an attention head in the published network
@@ -122,6 +122,9 @@ def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Codebook]:
     try:
         settings = json.loads((path / SETTINGS).read_bytes())
         version = settings["version"]
+        if version == 2:
+            what = f"{path} has TokenAdapt version 2, whose logits went by another distance"
+            raise DamageError(what, "train it anew")
         if version not in (1, VERSION):
             raise DamageError(f"{path} has TokenAdapt version {version}, not {VERSION}", "update Tilework")
         code_dim, width, heads = sizes = [int(settings[name]) for name in ("code_dim", "width", "heads")]

@@ -86,12 +86,22 @@ def count(zeros: Tensor, values: Tensor) -> Tensor:
 def blend(x: Tensor, op: Tensor, factor: Tensor) -> Tensor:
     """Away from or towards a plainer image: grey, its mean, black, blurred. x: (b, 3, H, W) bytes; factor: (b,)."""
     full, kind, pixels = x.float(), op[:, None, None, None], x.shape[2] * x.shape[3]
-    red, green, blue = full.split(1, 1)
-    grey = ((red * 19595 + green * 38470 + blue * 7471 + 32768) / 65536).floor()  # ITU-R 601; exact, below 2^24
-    mean = (2 * grey.long().sum((1, 2, 3), keepdim=True) + pixels) // (2 * pixels)  # rounded
-    plain = torch.where(kind == Op.COLOUR, grey, torch.where(kind == Op.CONTRAST, mean.float(), 0.0))  # (b, 1, H, W)
+    luma = grey(full)
+    mean = (2 * luma.long().sum((1, 2, 3), keepdim=True) + pixels) // (2 * pixels)  # rounded
+    plain = torch.where(kind == Op.COLOUR, luma, torch.where(kind == Op.CONTRAST, mean.float(), 0.0))  # (b, 1, H, W)
     plain = on_chosen(plain.expand_as(full), op == Op.SHARPNESS, lambda _, image: smooth(image), full)
     return ((full - plain) * factor[:, None, None, None]).add_(plain).clamp_(0, 255).to(torch.uint8)
+
+
+def grey(x: Tensor) -> Tensor:
+    """ITU-R 601, rounded. x: (b, 3, H, W) floats in [0, 255]; returns (b, 1, H, W)."""
+    red, green, blue = x.split(1, 1)
+    return ((red * 19595 + green * 38470 + blue * 7471 + 32768) / 65536).floor()  # exact: below 2^24
+
+
+def whole_bytes(x: Tensor) -> Tensor:
+    """Pixels in [0, 255] as bytes, rounded where they are floats."""
+    return x if x.dtype == torch.uint8 else x.round().clamp(0, 255).to(torch.uint8)
 
 
 def smooth(x: Tensor) -> Tensor:
@@ -179,7 +189,7 @@ class RandAugment(Stateless[Choice]):
 
     def apply(self, batch: Batch, p: Choice) -> Batch:
         """x: (B, 3, H, W) bytes, or floats in [0, 255] that become whole numbers; columns follow."""
-        x = batch.x if batch.x.dtype == torch.uint8 else batch.x.round().clamp(0, 255).to(torch.uint8)
+        x = whole_bytes(batch.x)
         columns, (height, width) = batch.columns, x.shape[2:]
         move = partial(warp, fill=self.fill)
         for op, level, sign in zip(p.op.unbind(1), p.level.unbind(1), p.sign.unbind(1), strict=True):

@@ -49,24 +49,29 @@ class OtherView:
 @Augment.choices.add("two_views")
 @dataclass(frozen=True)
 class TwoViews(Augment):
-    """The same steps twice: the first view is the input, the second a column."""
+    """A list of steps for each view: the first view is the input, the second a column."""
 
     views: tuple[Augment, ...] = ()
+    second: tuple[Augment, ...] = ()  # steps of the second view; none: the same as of the first
 
     def output(self, shape: Shape) -> Shape:
-        """What its list gives."""
-        return output_shape(self.views, shape)
+        """What both lists give."""
+        first, second = output_shape(self.views, shape), output_shape(self.second or self.views, shape)
+        if first != second:
+            raise ConfigError(f"the views of 'two_views' differ: {first} and {second}", "end both lists alike")
+        return first
 
     def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> ViewTwice:
-        """With the steps of its list."""
-        return ViewTwice(build_all(self.views, codebook, device))
+        """With the steps of its lists."""
+        first, second = (build_all(steps, codebook, device) for steps in (self.views, self.second or self.views))
+        return ViewTwice((first, second))
 
 
 @dataclass(frozen=True, eq=False)
 class ViewTwice(Step[tuple[Draws, Draws]]):
-    """A list of steps run twice."""
+    """A list of steps for each view."""
 
-    steps: tuple[AnyStep, ...]
+    steps: tuple[tuple[AnyStep, ...], tuple[AnyStep, ...]]
 
     def sample(self, draws: Draws, batch: Batch) -> tuple[Draws, Draws]:
         """Independent draws for each view."""
@@ -78,6 +83,7 @@ class ViewTwice(Step[tuple[Draws, Draws]]):
         given = columns.pop(COLUMN, None)  # a second crop of each image, where the data hold it
         views = (batch.x, given.x if isinstance(given, OtherView) else batch.x)
         first, second = (
-            apply_all(self.steps, batch.changed(x=x, columns=columns), draws) for x, draws in zip(views, p, strict=True)
+            apply_all(steps, batch.changed(x=x, columns=columns), draws)
+            for steps, x, draws in zip(self.steps, views, p, strict=True)
         )
         return first.changed(columns={**first.columns, COLUMN: OtherView(second.x)})

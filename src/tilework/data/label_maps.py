@@ -44,6 +44,7 @@ class MapsCard:
     top: int  # classes kept for each location
     annotator: str
     size: int  # pixels of the square that the annotator saw: the image's middle, short side resized
+    elsewhere: bool = False  # whether one more class is kept, behind the data's: all that they do not have
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,19 @@ class LabelMaps:
     def take(self, index: np.ndarray) -> ScoreMap:
         """Maps of some images. index: (B,)."""
         ids, scores = decode_maps(self.records.take(index))
-        if ids.shape[1:] != (*self.card.grid, self.card.top) or ids.max(initial=0) >= len(self.card.classes):
+        classes, more = len(self.card.classes), int(self.card.elsewhere)
+        if ids.shape[1:] != (*self.card.grid, self.card.top + more) or ids.max(initial=0) >= classes + more:
             raise DamageError("a label map does not fit its description", "restore it")
-        return ScoreMap.of_scores(torch.from_numpy(ids).long(), torch.from_numpy(scores), len(self.card.classes))
+        if not more:
+            return ScoreMap.of_scores(torch.from_numpy(ids).long(), torch.from_numpy(scores), classes)
+        outside = ids == classes
+        elsewhere = (scores * outside).sum(-1)  # (B, h, w)
+        order = np.argsort(outside, axis=-1, kind="stable")[..., : self.card.top]  # the others, still descending
+        ids, scores = (np.take_along_axis(part, order, -1) for part in (ids, np.where(outside, 0, scores)))
+        ids = np.minimum(ids, classes - 1)  # a dropped entry has any class and no score
+        return ScoreMap.of_scores(
+            torch.from_numpy(ids).long(), torch.from_numpy(scores), classes, torch.from_numpy(elsewhere)
+        )
 
 
 def write_maps(path: Path, card: MapsCard, keys: Sequence[str], records: Iterable[Sequence[bytes]]) -> None:
@@ -128,7 +139,7 @@ class Labelled(Around):
             raise ConfigError("label maps cover squares, the data do not", "use images or codes of a square")
         if isinstance(source, TokenSource) and source.store.views > 1:
             raise ConfigError("label maps of several views of an image are not known", "use a store of one view")
-        if isinstance(source, TokenSource) and ", squashed " in source.store.manifest.preprocessing:
+        if isinstance(source, TokenSource) and source.frame == "squash":
             what = f"label maps cover the middle square of images, the codes of {name} squashed whole ones"
             raise ConfigError(what, "tokenize with --frame cover")
         keys = source.store.column("key") if isinstance(source, TokenSource) else source.folder.keys

@@ -1,6 +1,6 @@
 """Plain numpy arrays of codes, read and written.
 
-N images | V views | H, W code grid | T codes of a sequence | K codes | C code dim
+N images | V views | H, W code grid | T codes of a sequence | K codes | C code dim | n synonyms of a code
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
+from tilework.core.codebook import are_synonyms
 from tilework.core.errors import InputError
 from tilework.core.files import new_directory
 from tilework.data.labels import UNLABELLED
 from tilework.store import Store, StoreWriter
 
 TOGETHER = 4096
+SYNONYMS = "synonyms.npy"
 
 
 def read_npy(
@@ -30,7 +32,10 @@ def read_npy(
     licence: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """A store of an array of codes, (N, H, W) or (N, T); without a codebook it has no code vectors."""
+    """A store of an array of codes, (N, H, W) or (N, T); without a codebook it has no code vectors.
+
+    synonyms.npy beside the codebook, (K, n), names other codes of each, the nearest first.
+    """
     ids = load_npy(path)
     if ids.ndim not in (2, 3) or not ids.size or not np.issubdtype(ids.dtype, np.integer):
         raise InputError(f"{path} holds {ids.dtype} of shape {ids.shape}", "(N, H, W) or (N, T) integers are needed")
@@ -44,7 +49,8 @@ def read_npy(
         raise InputError(f"{labels} holds {numbers.dtype} of shape {numbers.shape}", f"{len(ids)} labels are needed")
     classes = [UNLABELLED] if labels is None else [str(i) for i in range(int(numbers.max()) + 1)]
     width = len(str(len(ids)))
-    with StoreWriter(out, table, classes, codec, licence=licence) as writer:
+    synonyms = None if codebook is None else _synonyms(codebook.with_name(SYNONYMS), len(table))
+    with StoreWriter(out, table, classes, codec, licence=licence, synonyms=synonyms) as writer:
         for start in range(0, len(ids), TOGETHER):
             part = np.asarray(ids[start : start + TOGETHER])
             keys = [f"{i:0{width}d}" for i in range(start, start + len(part))]
@@ -53,7 +59,10 @@ def read_npy(
 
 
 def write_npy(store: Store, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-    """codes.npy, (N, H, W) or (N, V, H, W), by the store's numbers; codebook.npy, used.npy, labels.npy, keys.txt."""
+    """codes.npy, (N, H, W) or (N, V, H, W), by the store's numbers; codebook.npy, used.npy, labels.npy, keys.txt.
+
+    And synonyms.npy, (K, n), where the store has some of its own.
+    """
     shape = (store.views, *store.grid) if store.views > 1 else store.grid
     dtype = np.min_scalar_type(store.vocabulary - 1)
     with new_directory(folder) as root:
@@ -70,7 +79,19 @@ def write_npy(store: Store, folder: Path, progress: Callable[[int, int], None] =
             ("labels", store.column("label")),
         ):
             np.save(root / f"{name}.npy", values, allow_pickle=False)
+        if store.codebook.synonyms is not None:
+            np.save(root / SYNONYMS, store.codebook.synonyms, allow_pickle=False)
         (root / "keys.txt").write_text("".join(f"{key}\n" for key in store.column("key")), "utf-8", "surrogateescape")
+
+
+def _synonyms(path: Path, codes: int) -> np.ndarray | None:
+    """Other codes of each, (K, n) int32; None without the file."""
+    if not path.exists():
+        return None
+    table = load_npy(path)
+    if not are_synonyms(table, codes):
+        raise InputError(f"{path} does not fit a codebook of {codes} codes", "remove it, or take the right one")
+    return np.array(table)
 
 
 def parse_npy(data: bytes) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Codes in Parquet files, read and written, with page checksums.
 
-codebook.safetensors    code vectors
+codebook.safetensors    code vectors, and synonyms where the store has some
 00000.parquet           columns key (string), label (int32), codes (fixed-size list of uint16, or int32 beyond 65,536
                         codes: row by row, views one after another); the description under `tilework` in its metadata
 """

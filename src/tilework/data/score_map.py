@@ -24,28 +24,32 @@ class ScoreMap:
 
     ids: Tensor  # (B, h, w, k)
     weight: Tensor  # (B, h, w, k) beyond the class's part of the spread
-    spread: Tensor  # (B, h, w) shared by all classes alike; with the weights of a position: 1
+    spread: Tensor  # (B, h, w) shared by all classes alike, elsewhere included; with the weights of a position: 1
     affine: Tensor | None = None  # (B, 2, 3) from the input to the map; None: the whole
     frames: tuple[Tensor, ...] = ()  # (B, 2, 3) each, from the input to an image beyond whose edges nothing is shown
     mixed: Mix | None = None
 
     @staticmethod
-    def of_scores(ids: Tensor, scores: Tensor, classes: int) -> ScoreMap:
+    def of_scores(ids: Tensor, scores: Tensor, classes: int, elsewhere: Tensor | None = None) -> ScoreMap:
         """What scores leave of 1 is spread evenly over the other classes, but no class gets more than a named one.
 
         A class keeps its score unless it lies below the level of the others: then it is one of them. So where nothing
         is recognised the label is flat. Rounded scores may sum to more than 1 by their steps: they are divided by it.
+        elsewhere: (B, h, w), the share of what the data do not have; it speaks for no class, so all get the same of it,
+        and scores keep what they have beyond that, however few classes there are.
         ids, scores: (B, h, w, k), scores descending, classes distinct where they are above 0; classes: of the data.
         """
-        scores = scores / scores.sum(-1, keepdim=True).clamp(min=1)
+        apart = torch.zeros_like(scores[..., 0]) if elsewhere is None else elsewhere  # (B, h, w)
+        whole = (scores.sum(-1) + apart).clamp(min=1)
+        scores, apart = scores / whole[..., None], apart / whole
         most = min(scores.shape[-1], classes - 1)
-        left = torch.ones_like(scores[..., 0])
+        left = 1 - apart
         level = left / classes  # (B, h, w), if no class keeps its score
         for i in range(most):  # if i + 1 of them do: the lowest of these levels is where all fits
             left = left - scores[..., i]
             level = torch.minimum(level, left / (classes - 1 - i))
         level = level.clamp(min=0)
-        return ScoreMap(ids, (scores - level[..., None]).clamp(min=0), classes * level)
+        return ScoreMap(ids, (scores - level[..., None]).clamp(min=0), classes * level + apart)
 
     def warp(self, affine: Tensor, grid: tuple[int, int], filled: bool = False) -> ScoreMap:
         """Crop, flip or turn: maps are composed, nothing is interpolated yet."""

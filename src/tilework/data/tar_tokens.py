@@ -1,7 +1,7 @@
 """Codes in tar files (WebDataset), read and written: `KEY.npy` with the codes of an image, `KEY.cls` with its class.
 
 tokens.json             description, and the SHA-256 of each tar file: a tar file has no checksums of its own
-codebook.safetensors    code vectors
+codebook.safetensors    code vectors, and synonyms where the store has some
 00000.tar               KEY.npy (H, W) or (T,), (V, ...) with several views: uint16, int32 beyond 65,536 codes; KEY.cls
 
 A key is percent-encoded wherever a member's name could not hold it: `cat/0.png` becomes `cat/0%2Epng`.

@@ -19,6 +19,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from tilework.core.codebook import are_synonyms
 from tilework.core.config import decode
 from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.files import sha256, write
@@ -99,7 +100,10 @@ class Tokens(Protocol):
 
 def describe(store: Store, root: Path, files: dict[str, str] | None = None) -> Description:
     """A description of a store, whose codebook is written to the folder."""
-    write(root / CODEBOOK, save({"codebook": store.codebook.vectors, "used": store.used}))
+    tensors = {"codebook": store.codebook.vectors, "used": store.used}
+    if store.codebook.synonyms is not None:
+        tensors["synonyms"] = store.codebook.synonyms
+    write(root / CODEBOOK, save(tensors))
     told = store.manifest
     return Description(
         len(store), store.grid, store.vocabulary, store.classes, store.views, told.tokenizer, told.tokenizer_codes,
@@ -152,8 +156,9 @@ def store_tokens(
         table = np.zeros((highest + 1, 0), np.float32) if codebook is None else load_npy(codebook)
         used = np.arange(len(table))
     else:
-        table, used = _codebook(tokens.where, told)
+        table, used, synonyms = _codebook(tokens.where, told)
         settings = {"tokenizer": told.tokenizer, "preprocessing": told.preprocessing, "used": used}
+        settings["synonyms"] = synonyms
         settings |= {"licence": licence or told.licence, "views": told.views}
     labels, classes = number_labels(where, tokens.found, told.classes if told else None)
     done = 0
@@ -170,8 +175,11 @@ def store_tokens(
             progress(done, len(labels))
 
 
-def _codebook(where: Path, told: Description) -> tuple[np.ndarray, np.ndarray]:
-    """A table of the tokenizer's size with the vectors of the codes that are kept, and their numbers. (K', C), (K,)."""
+def _codebook(where: Path, told: Description) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """A table of the tokenizer's size with the vectors of the codes that are kept, their numbers, and their synonyms.
+
+    (K', C), (K,), and (K', n) where the store had some.
+    """
     path = (where if where.is_dir() else where.parent) / CODEBOOK
     try:
         if path.stat().st_size > 5 * LARGEST_TABLE or sha256(path) != told.codebook:
@@ -181,6 +189,9 @@ def _codebook(where: Path, told: Description) -> tuple[np.ndarray, np.ndarray]:
         fits = book.ndim == 2 and book.dtype == np.float32 and used.dtype == np.int32 and used.shape == (len(book),)
         if not fits or len(book) != told.vocabulary or used.min() < 0 or used.max() >= LARGEST_VOCABULARY:
             raise DamageError(f"{path} does not fit the codes", "restore it")
+        synonyms = tensors.get("synonyms")
+        if synonyms is not None and not are_synonyms(synonyms, len(book)):
+            raise DamageError(f"{path} holds synonyms that do not fit its codes", "restore it")
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DamageError(f"{path} cannot be read", f"restore it ({error})") from error
     count = max(told.tokenizer_codes, int(used.max()) + 1)
@@ -188,4 +199,8 @@ def _codebook(where: Path, told: Description) -> tuple[np.ndarray, np.ndarray]:
         raise DamageError(f"{path} is of {count} codes of {book.shape[1]} numbers", "so many cannot be stored")
     table = np.zeros((count, book.shape[1]), np.float32)
     table[used] = book
-    return table, used
+    if synonyms is None:
+        return table, used, None
+    every = np.tile((np.arange(count, dtype=np.int32)[:, None] + 1) % count, (1, synonyms.shape[1]))  # unused codes
+    every[used] = used[synonyms]
+    return table, used, every

@@ -11,6 +11,7 @@ import torch
 from tilework.core.batch import Batch, Stage, Target
 from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
+from tilework.data.images import Frame
 from tilework.store import Store
 
 
@@ -33,6 +34,11 @@ class TokenSource:
                 raise InputError(what, "tokenize it like the training store")
             known = {name: i for i, name in enumerate(classes)}
             self._labels = np.array([known.get(name, 0) for name in store.classes])[self._labels]
+
+    @property
+    def frame(self) -> Frame:
+        """How its images filled the tokenizer's input."""
+        return "squash" if ", squashed " in self.store.manifest.preprocessing else "cover"
 
     @property
     def labels(self) -> np.ndarray:

@@ -13,6 +13,7 @@ from os import cpu_count
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from tilework.augment import AnyStep, apply_all
 from tilework.core.batch import Batch, Target
@@ -45,7 +46,8 @@ class Annotator:
     def scores(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """The data's classes and their probabilities among all classes of the annotator, highest first.
 
-        pixels: (B, 3, H, W); each (B, h, w, k). Classes of the data that are one to the annotator share alike.
+        pixels: (B, 3, H, W); each (B, h, w, k). Classes of the data that are one to the annotator share alike. Where it
+        knows others too, one more entry, the last, has their common probability under number C.
         """
         index = torch.arange(len(pixels), device=pixels.device)
         batch = apply_all(self.steps, Batch(pixels, Target.hard(index), index), Draws(0, 0, index))
@@ -57,8 +59,13 @@ class Annotator:
             )
         chosen = torch.tensor(self.classes, device=logits.device)
         sharing = (chosen[:, None] == chosen).sum(1)  # (C,)
-        best = (logits.float().softmax(-1)[..., chosen] / sharing).topk(self.top, -1)
-        return best.indices.unflatten(1, out.grid), best.values.unflatten(1, out.grid)
+        chances = logits.float().softmax(-1)[..., chosen] / sharing  # (B, N, C)
+        best = chances.topk(self.top, -1)
+        ids, scores = best.indices, best.values
+        if len(set(self.classes)) < logits.shape[2]:
+            ids = F.pad(ids, (0, 1), value=len(chosen))
+            scores = torch.cat([scores, (1 - chances.sum(-1, keepdim=True)).clamp(min=0)], -1)
+        return ids.unflatten(1, out.grid), scores.unflatten(1, out.grid)
 
 
 def annotate(

@@ -16,6 +16,8 @@ from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.layers.positions import sincos_positions
 
+GRID = 32  # side of the grid whose positions the start avoids
+APART = 0.5  # deviation of what tells the four places of a code on the map apart at first, over that of the codes
 PERFECT = 0.5  # nats that a code's own vector costs at first, through the other codes near it
 SAMPLE = 1024  # codes that the temperature is fitted on
 
@@ -23,7 +25,8 @@ SAMPLE = 1024  # codes that the temperature is fitted on
 class TokenAdaptNetwork(nn.Module):
     """f doubles the grid, g halves it; between them lies what may be flipped, turned, cropped and mixed like pixels.
 
-    Independent of the vocabulary and the grid. Inside, every channel of the code vectors has mean 0 and deviation 1.
+    Independent of the vocabulary and the grid. Inside, every channel of the code vectors has mean 0 and deviation 1;
+    logits go by the distance that the tokenizer quantises by, in which channels count as much as they vary.
     codes: size of the vocabulary for the network of the published code. It takes code vectors as they are, ends in a
     linear map to logits, and its blocks have no bias at queries, keys and values, a tanh in the MLP, a LayerNorm at
     their end, and eps 1e-5 in all norms.
@@ -51,7 +54,7 @@ class TokenAdaptNetwork(nn.Module):
 
     @torch.no_grad()
     def fit_codes(self, codebook: Tensor) -> None:
-        """Take scale and first temperature from all code vectors of a tokenizer, (K, C); the published one has none."""
+        """Scale, start and temperature by all code vectors of a tokenizer, (K, C); the published network has none."""
         if self.codes:
             return
         wide = codebook.double()
@@ -59,7 +62,40 @@ class TokenAdaptNetwork(nn.Module):
         least = torch.maximum(1e-3 * deviation.max(), 1e-5 * wide.mean(0).abs()).clamp(min=1e-12)
         self.mean.copy_(wide.mean(0))
         self.deviation.copy_(deviation.maximum(least))  # a channel that hardly varies tells no codes apart
-        self.log_temperature.copy_(_fitted((codebook - self.mean) / self.deviation))
+        self.log_temperature.copy_(_fitted((codebook - self.mean) / self._unit))
+        self._give_back()
+
+    @property
+    def _unit(self) -> Tensor:
+        """Deviation of the code vectors over all channels."""
+        return self.deviation.square().mean().sqrt()
+
+    @torch.no_grad()
+    def _give_back(self) -> None:
+        """Start as a network that gives every code vector back where the map was moved by whole positions.
+
+        Blocks add nothing yet. Vectors travel along the directions that positions use least. The four places of a code
+        on the map hold its vector plus something of their own, so that a flip can be seen.
+        """
+        for block in (self.forth, self.back):
+            for last in (block.attn.proj, block.mlp.fc2):
+                nn.init.zeros_(last.weight)
+                nn.init.zeros_(last.bias)
+        code_dim, width = len(self.mean), self.width
+        positions = sincos_positions(width, GRID, GRID).to(self.mean).double()
+        free = torch.linalg.eigh(positions.T @ positions)[1].T  # (D, D), the least used one first
+        free = F.pad(free, (0, 0, 0, max(0, 4 * code_dim - width))).to(self.mean)  # nothing where there are too few
+        gain = (width / code_dim) ** 0.5  # of about the size of positions
+        signs = self.mean.new_tensor([[[1, 1], [1, 1]], [[1, -1], [1, -1]], [[1, 1], [-1, -1]], [[1, -1], [-1, 1]]])
+        own = torch.randn(4, code_dim, code_dim).to(self.mean) * APART / code_dim**0.5
+        own[0] = torch.eye(code_dim)
+        first, all_four = free[:code_dim], free[: 4 * code_dim].view(4, code_dim, width)
+        self.inlet.weight.copy_(gain * first.T)
+        self.spread.weight.copy_(torch.einsum("kij,kce,ed->dcij", signs, own, first / gain))
+        self.gather.weight.copy_(torch.einsum("kij,kcd->dcij", signs, gain / 4 * all_four))
+        self.outlet.weight.copy_(first / gain)
+        for layer in (self.inlet, self.spread, self.gather, self.outlet):
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
 
     def f(self, z: Tensor) -> Tensor:
         """Code vectors to an augmentable map. z: (B, C, H, W); returns (B, C, 2 H, 2 W)."""
@@ -69,12 +105,14 @@ class TokenAdaptNetwork(nn.Module):
     def g(self, s: Tensor, codebook: Tensor) -> Tensor:
         """An augmented map to logits of codes. s: (B, C, 2 H, 2 W); codebook: (K, C); returns (B, H, W, K).
 
-        Eq. 3: how near each vector lies to each code, over a learnt temperature.
+        Eq. 3: how near each vector lies to each code, over a learnt temperature; always in full precision.
         """
         z = self._back(s)  # standardised, or logits
         if self.codes:
             return z
-        return _nearness(z, (codebook - self.mean) / self.deviation) * torch.exp(-self.log_temperature)
+        with torch.autocast(s.device.type, enabled=False):
+            near = _nearness(z.float() * (self.deviation / self._unit), (codebook - self.mean) / self._unit)
+            return near * torch.exp(-self.log_temperature)
 
     def vectors(self, s: Tensor) -> Tensor:
         """An augmented map to code vectors. s: (B, C, 2 H, 2 W); returns (B, C, H, W)."""

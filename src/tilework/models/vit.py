@@ -5,6 +5,8 @@ B batch | N tokens | D width | h, w token grid | n visible patches. Parameter na
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -164,6 +166,14 @@ class Vit(Model):
     def token_logits(self, out: Output) -> Tensor:
         """The dense head's, or what the head says of each token, (B, N, K)."""
         return self.head(self.fc_norm(out.tokens)) if out.dense is None else out.dense
+
+    def translate(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Names of LV-ViT's published checkpoints: convolutions and batch norms of its stem are counted from 1."""
+
+        def layer(found: re.Match[str]) -> str:
+            return f"patch_embed.convs.{3 * (int(found[2]) - 1) + (found[1] == 'bn')}."
+
+        return {re.sub(r"^patch_embed\.(conv|bn)(\d)\.", layer, name): tensor for name, tensor in tensors.items()}
 
     def layer_of(self, name: str) -> int:
         """0: stem and positions; i + 1: block i; last: norm and head."""

@@ -11,7 +11,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tilework.augment import CutMixOrMixup, Erase, Flip, Normalise, RandAugment, TwoViews, WholeCrop
+from tilework.augment import (
+    ColourJitter,
+    CutMixOrMixup,
+    Erase,
+    Flip,
+    GaussianBlur,
+    Greyscale,
+    Normalise,
+    RandAugment,
+    Solarise,
+    TwoViews,
+    WholeCrop,
+)
 from tilework.layers.stem_early_conv import EarlyConvStemConfig
 from tilework.layers.stem_frozen import FrozenStemConfig
 from tilework.layers.stem_moto import MotoStemConfig
@@ -122,7 +134,7 @@ def by_sgd(run: Run) -> Run:
 def contrastive(run: Run) -> Run:
     """MoCo v3: two views of each image, fixed positions, no dropped blocks, a momentum that rises from 0.99 to 1.
 
-    RandAugment stands for its changes of colour, blur and solarising.
+    The first view is always blurred, the second rarely and sometimes solarised, as its published code has it.
     """
     model: Any = run.model
     fit = FitConfig(
@@ -132,9 +144,11 @@ def contrastive(run: Run) -> Run:
         optim=OptimConfig(lr=2.4e-3, weight_decay=0.1),
         schedule=ScheduleConfig(warmup_steps=10_000),
     )
-    steps = (WholeCrop((224, 224)), Flip(), RandAugment(magnitude=9.0, deviation=0.5), Normalise())
+    start, end = (WholeCrop((224, 224)), ColourJitter(), Greyscale()), (Flip(), Normalise())
+    first = (*start, GaussianBlur(probability=1.0), *end)
+    second = (*start, GaussianBlur(probability=0.1), Solarise(), *end)
     model = replace(model, drop_path=0.0, positions="sincos")
-    return replace(run, model=model, objective=MocoConfig(rise="cosine"), augment=(TwoViews(steps),), fit=fit)
+    return replace(run, model=model, objective=MocoConfig(rise="cosine"), augment=(TwoViews(first, second),), fit=fit)
 
 
 NAMES = {

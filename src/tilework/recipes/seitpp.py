@@ -219,7 +219,10 @@ moved = seitpp(
     note="starts from a run of seitpp_tuned_vit_b, with the TokenAdapt of ImageNet and DeiT's schedule")
 
 # small forms
-ADAPT_FIT = ("fit.steps=1100", "fit.batch=32", "fit.save_every=250", "fit.schedule.warmup_steps=50")
+ADAPT_FIT = (
+    "fit.steps=1500", "fit.batch=16", "fit.optim.lr=2e-3", "fit.save_every=250", "fit.schedule.warmup_steps=50",
+    "objective.geometry.crop=0.35", "objective.geometry.turn=0.3",
+)
 MASKED_FIT, TUNE_FIT = "fit.steps=1000", "fit.optim.lr=2e-3"
 add_small(adapt, "token_adapt_cpu", *ADAPT_FIT, measured=Measured("TokenAdapt and the cost of a step"))
 add_small(adapt_1k, "token_adapt_1k_cpu", *ADAPT_FIT)

@@ -94,7 +94,7 @@ def small(
             case MixToken():
                 return replace(mix(one), grid=half(one.grid))
             case TwoViews():
-                return replace(one, views=steps(one.views))
+                return replace(one, views=steps(one.views), second=steps(one.second))
         return one
 
     form = replace(
@@ -152,7 +152,7 @@ def small_model(model: ModelConfig) -> ModelConfig:
         case ResnetConfig():
             return ResnetConfig(18, width=16, stem=model.stem)
         case TokenAdaptModelConfig():
-            return replace(model, width=192)
+            return replace(model, width=128, heads=2)
     raise ConfigError(f"no small form of a '{ModelConfig.choices.name_of(type(model))}' network", "train it as it is")
 
 

@@ -85,7 +85,7 @@ def annotate_images(
     annotator = open_annotator(name, weights, classes, folder.classes, size, top)
     first = annotator.scores(torch.zeros(1, 3, annotator.size, annotator.size, dtype=torch.uint8))[0]
     grid = (first.shape[1], first.shape[2])
-    card = MapsCard(folder.classes, grid, top, name, annotator.size)
+    card = MapsCard(folder.classes, grid, top, name, annotator.size, elsewhere=first.shape[3] > top)
     bar = Bar("annotate", len(folder), quiet=quiet)
     sizes: list[int] = []
 

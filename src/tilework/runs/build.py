@@ -99,12 +99,15 @@ def find_columns(run: Run, data: Location) -> dict[str, ColumnValues]:
 def split_crop(run: Run) -> tuple[WholeCrop | None, tuple[Augment, ...]]:
     """The crop that is cut while images are decoded, if the run begins with one, and the steps that are left."""
     crop: WholeCrop | None = None
-    steps, views = run.augment, run.augment[0].views if run.augment and isinstance(run.augment[0], TwoViews) else ()
+    steps, twice = run.augment, run.augment[0] if run.augment else None
     if steps and isinstance(steps[0], WholeCrop):
         crop, steps = steps[0], steps[1:]
-    elif views and isinstance(views[0], WholeCrop):
-        crop, steps = views[0], (TwoViews(views[1:]), *steps[1:])
-    nested = [step.views if isinstance(step, TwoViews) else (step,) for step in steps]
+    elif isinstance(twice, TwoViews) and twice.views and isinstance(twice.views[0], WholeCrop):
+        crop = twice.views[0]
+        if twice.second and twice.second[0] != crop:
+            raise ConfigError("the views of 'two_views' are cropped in two ways", "start both lists with one crop")
+        steps = (TwoViews(twice.views[1:], twice.second[1:] if twice.second else twice.views[1:]), *steps[1:])
+    nested = [(*step.views, *step.second) if isinstance(step, TwoViews) else (step,) for step in steps]
     if any(isinstance(step, WholeCrop) for part in nested for step in part):
         raise ConfigError("'whole_crop' is not the first augmentation", "put it first, or use 'random_resized_crop'")
     return crop, steps

@@ -65,7 +65,7 @@ class Tokenizing:
             raise InputError("these images have no masks", "give a folder of images and masks, or leave --masks out")
         if isinstance(images, PairFolder) and not self.mask_step:
             raise InputError(f"{images.root} holds masks and no classes of images", "add --masks to keep them")
-        crops = [self.views, *self.area, self.seed] if self.views > 1 else []
+        crops = [self.views, *self.area, self.seed, "redrawn"] if self.views > 1 else []
         listed = [images.keys, images.labels.tolist(), crops, self.batch, self.part]
         listed += [self.tiles, self.mask_step] if self.tiles or self.mask_step else []
         preprocessing = self.card.preprocessing if self.frame == "cover" else self.card.squashing
@@ -311,11 +311,11 @@ def _prepare(images: Images, job: Tokenizing, index: np.ndarray, encode: bool) -
 def _decode(images: Images, job: Tokenizing, index: np.ndarray) -> _Batch:
     """Pixels of images, several views of each where asked for; what cannot be read is set aside."""
     size, batch = job.card.size, _Batch.empty()
-    crops = sample_crops(job.seed, index, job.views, job.area)  # (B, V, 4)
-    for i, file, crop in zip(index.tolist(), images.files(index.tolist()), crops, strict=True):
-        decode = (
-            partial(decode_views, file, size, crop) if job.views > 1 else partial(decode_image, file, size, job.frame)
-        )
+    draws = sample_crops(job.seed, index, job.views)  # (B, V, 4 T)
+    for i, file, drawn in zip(index.tolist(), images.files(index.tolist()), draws, strict=True):
+        decode: Callable[[], Any] = partial(decode_image, file, size, job.frame)
+        if job.views > 1:
+            decode = partial(decode_views, file, size, drawn, job.area)
         image: Any = attempt(file, decode)
         mask = _read_mask(images, job, i) if job.mask_step and not isinstance(image, str) else b""
         if isinstance(image, str) or isinstance(mask, str):
