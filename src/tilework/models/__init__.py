@@ -2,6 +2,7 @@
 
 from tilework.models.convnext import Convnext, ConvnextConfig
 from tilework.models.efficientnet_lite import EfficientnetLite0, EfficientnetLite0Config
+from tilework.models.linear import Linear, LinearConfig
 from tilework.models.mlp_mixer import MlpMixer, MlpMixerConfig
 from tilework.models.model import Model, ModelConfig, Network, Output
 from tilework.models.pvt import Pvt, PvtConfig

@@ -36,6 +36,7 @@ from tilework.tokenizers.tokenizer import Tokenizer
 
 POINTS = 50_000  # that k-means looks at
 POSITIONS = 64  # of each image that are looked at, at most
+CPU_BATCH = 2  # images at once on a CPU: activations of more leave its caches, and half the time is page faults
 BATCH = 32  # images that go through the teacher together
 SPREAD = 0.8  # standard deviation of a channel that FSQ rounds, before it is bounded
 
@@ -134,8 +135,9 @@ class TeacherCodes(Tokenizer):
 
     def map(self, pixels: Tensor) -> Tensor:
         """The teacher's map. pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, D)."""
-        found = self.teacher(pixels.contiguous(memory_format=torch.channels_last))
-        return F.avg_pool2d(found, self.config.pool).permute(0, 2, 3, 1)
+        together = CPU_BATCH if pixels.device.type == "cpu" else len(pixels)
+        parts = pixels.contiguous(memory_format=torch.channels_last).split(together)
+        return F.avg_pool2d(torch.cat([self.teacher(part) for part in parts]), self.config.pool).permute(0, 2, 3, 1)
 
     def features(self, pixels: Tensor) -> Tensor:
         """pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C)."""
