@@ -38,6 +38,7 @@ COMMANDS = {
     "train": "train.train",
     "compare": "compare.compare",
     "table": "table.table",
+    "frontier": "frontier.frontier",
     "annotate": "annotate.annotate",
     "explain": "explain.explain",
     "export": "export.export",

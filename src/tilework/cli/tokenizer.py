@@ -227,7 +227,9 @@ def list_tokenizers(
             settings = text.loads(file.read_bytes())
             card = file.with_name("card.json")
             measured = text.loads(card.read_bytes()) if card.is_file() else {}
-            kept = {key: measured[key] for key in ("grid", "codes", "entropy_bytes_per_image", "psnr") if measured.get(key)}
+            kept = {
+                key: measured[key] for key in ("grid", "codes", "entropy_bytes_per_image", "psnr") if measured.get(key)
+            }
             kind, size = settings["model"]["name"], "x".join(map(str, settings["size"]))
             values[name] = {"kind": kind, "size": f"{size} px", "origin": settings.get("origin", ""), **kept}
         except (OSError, ValueError, KeyError, TypeError):

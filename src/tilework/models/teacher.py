@@ -61,4 +61,3 @@ def build_teacher(
         raise ConfigError(what, "set stage=null for the map of its last tokens, or one that it has")
     number = None if stage is None else stage % len(network.stage_widths)
     return Teacher(network, number, torch.tensor(mean), torch.tensor(std))
-

@@ -6,7 +6,6 @@ map and mixtures, which need nothing of the teacher.
 
 from __future__ import annotations
 
-
 from tilework.augment import CutMix, Embed, EmbeddingNoise, Mixup, TokenCrop
 from tilework.layers.stems import TokenPatchStemConfig
 from tilework.models import LinearConfig, VitConfig

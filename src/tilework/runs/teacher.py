@@ -14,7 +14,9 @@ from tilework.runs.trained import Trained
 from tilework.tokenizers.teacher_codes import TeacherCodes, TeacherCodesConfig
 
 
-def open_teacher(name: str, weights: Path | None, config: TeacherCodesConfig) -> tuple[TeacherCodes, TeacherCodesConfig]:
+def open_teacher(
+    name: str, weights: Path | None, config: TeacherCodesConfig
+) -> tuple[TeacherCodes, TeacherCodesConfig]:
     """A tokenizer whose teacher has its weights, and whose codes are still to be fitted; and its settings.
 
     name: efficientnet_lite0, timm:NAME with a file of weights, or the directory of a run on pixels.

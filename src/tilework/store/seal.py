@@ -237,7 +237,9 @@ def _narrow_vectors(vectors: np.ndarray) -> np.ndarray:
     """Code vectors as float16 where that changes none of them, else float32."""
     with np.errstate(over="ignore"):
         half = vectors.astype(np.float16)
-    return np.ascontiguousarray(half if np.array_equal(half.astype(np.float32), vectors) else vectors.astype(np.float32))
+    return np.ascontiguousarray(
+        half if np.array_equal(half.astype(np.float32), vectors) else vectors.astype(np.float32)
+    )
 
 
 def _check_used(used: np.ndarray, vocabulary: int) -> None:

@@ -1,7 +1,7 @@
-"""The tokenizer in the box: EfficientNet-Lite0 up to its last block, in bytes; its codes are fitted to the images at hand.
+"""The tokenizer in the box: EfficientNet-Lite0 up to its last block, whose codes are fitted to the images at hand.
 
-The package holds the frozen network, a projection and codes of general photographs (packaged/box,
-made by benchmarks/make_box.py). Codes of the user's own images keep more of what tells them apart, take seconds, and lie in the
+The package holds the frozen network, a projection and codes of general photographs (packaged/box, made by
+benchmarks/make_box.py). Codes of the user's own images keep more of what tells them apart, take seconds, and lie in the
 store, so that the store and the package together can encode further images.
 
 K codes | C code dim

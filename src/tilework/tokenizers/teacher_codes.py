@@ -4,7 +4,8 @@ After vector-quantised knowledge distillation (BEiT v2, Peng et al., 2022), whos
 they are the map itself. One code at a position, several (each codes what those before it left; RQ-VAE, Lee et al.,
 2022), or channels rounded to levels (FSQ, Mentzer et al., 2023).
 
-B batch | H, W pixels | h, w code grid | P positions | D channels of the teacher | C code dim | K codes | G codes of a position
+B batch | H, W pixels | h, w code grid | P positions | D channels of the teacher | C code dim | K codes
+G codes of a position
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
@@ -46,7 +47,7 @@ SPREAD = 0.8  # standard deviation of a channel that FSQ rounds, before it is bo
 class TeacherCodesConfig(ModelConfig):
     """Settings of codes of a teacher."""
 
-    teacher: ModelConfig = EfficientnetLite0Config()
+    teacher: ModelConfig = field(default_factory=EfficientnetLite0Config)
     stage: int | None = -1  # of its maps, fine to coarse; null: the last tokens
     mean: Channels = EfficientnetLite0Config.mean  # of the pixels that it takes
     std: Channels = EfficientnetLite0Config.std
