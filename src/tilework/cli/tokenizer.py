@@ -168,8 +168,8 @@ def make_teacher(
       tilework tokenizer teacher photos/train --teacher runs/pixels --size 112 112 --out own
 
     Args:
-        settings: Of the tokenizer, as key=value: codes, code_dim, depth (codes of a position), pool (positions on a side
-            that become one), stage (of the network's maps, fine to coarse), diffusion, quantiser=fsq with levels.
+        settings: Of the tokenizer, as key=value: codes, code_dim, depth (codes of a position), pool (positions on a
+            side that become one), stage (of the network's maps, fine to coarse), diffusion, quantiser=fsq with levels.
         out: Directory for the tokenizer.
         teacher: efficientnet_lite0 (from its Python package), timm:NAME with --weights, or a run on pixels.
         weights: File of the weights of a timm: network.

@@ -435,8 +435,9 @@ def markdown(results: Plain) -> str:
     for row in sorted(results["rows"], key=lambda one: one["bytes"]):
         spread = f" ± {100 * row['deviation']:.1f}" if row["deviation"] is not None else ""
         mark = "**" if row["front"] else ""
+        accuracy = f"{mark}{100 * row['mean']:.1f}{spread}{mark}"
         lines.append(
-            f"| {row['row']} | {row['bytes']:,.0f} | {row['whole']:,.0f} | {mark}{100 * row['mean']:.1f}{spread}{mark} | "
+            f"| {row['row']} | {row['bytes']:,.0f} | {row['whole']:,.0f} | {accuracy} | "
             f"{'yes' if row['front'] else ''} | {row['command']} |"
         )
     lines.append("\nPooled features (float16, int8, pq) allow no " + POOLED + ".")

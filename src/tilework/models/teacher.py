@@ -29,7 +29,7 @@ class Teacher(nn.Module):
         self.network, self.stage = network, stage
         if isinstance(network, EfficientnetLite0) and stage is not None:
             network.conv_head = network.bn1 = network.fc = nn.Identity()  # type: ignore[assignment]
-            network.blocks = network.blocks[: LAST[stage] + 1]
+            network.blocks = nn.Sequential(*list(network.blocks)[: LAST[stage] + 1])
         for name, value in (("mean", mean), ("std", std)):
             self.register_buffer(name, value[:, None, None], persistent=False)
         self.requires_grad_(False).eval()

@@ -31,16 +31,12 @@ SMALL = Run(
     ),
 )
 SHARP = ReconstructConfig(commitment=0.02, adversarial=AdversarialConfig(weight=0.1, start=3000, width=32, layers=2))
-TAUGHT = replace(
-    SMALL,
-    model=VitVqConfig(patch=8, codes=512, code_dim=32, width=128, depth=4, heads=8, cosine=True),
-    objective=DistilConfig(commitment=1.0, pixel=0.5),
-)
+TAUGHT = VitVqConfig(patch=8, codes=512, code_dim=32, width=128, depth=4, heads=8, cosine=True)
 
 
-def taught(patch: int, **model: object) -> Run:
+def taught(model: VitVqConfig) -> Run:
     """Codes from which a teacher's map is restored, one for every patch of 128 px images."""
-    return replace(TAUGHT, model=replace(TAUGHT.model, patch=patch, **model))
+    return replace(SMALL, model=model, objective=DistilConfig(commitment=1.0, pixel=0.5))
 
 
 VQGAN = Run(
@@ -78,10 +74,10 @@ KD = "codes restore the map of a teacher (objective.teacher: box, or of 'tilewor
      "(objective.pixel, 0: the map alone); 128 to 8,192 codes by model.codes"
 for _side, _patch in ((16, 8), (8, 16), (4, 32)):
     add("BEiT v2", f"teacher_tokenizer_{_side}x{_side}", "tokenizer of 512 codes that restore a teacher's map",
-        "small ViT-VQ", taught(_patch), "section 2.2", size="cpu", note=KD)
+        "small ViT-VQ", taught(replace(TAUGHT, patch=_patch)), "section 2.2", size="cpu", note=KD)
 add("BEiT v2", "teacher_tokenizer_fsq", "tokenizer of 1,000 rounded codes that restore a teacher's map", "small ViT-VQ",
-    taught(16, codes=1000, code_dim=4, quantiser="fsq", levels=(8, 5, 5, 5), cosine=False), "section 2.2", size="cpu",
-    note=f"FSQ (Mentzer et al., 2023), 8x8 codes; {KD}")
+    taught(replace(TAUGHT, patch=16, codes=1000, code_dim=4, quantiser="fsq", levels=(8, 5, 5, 5), cosine=False)),
+    "section 2.2", size="cpu", note=f"FSQ (Mentzer et al., 2023), 8x8 codes; {KD}")
 add("VQGAN", "vqgan_f16", "tokenizer of 1,024 codes", "VQGAN f16", VQGAN, "ImageNet", {"fid": 7.94},
     note="Esser et al., 2021; rates and steps of its published code; the perceptual loss by settings: "
          "objective.perceptual=1 objective.perceptual_weights=FILE")

@@ -24,7 +24,7 @@ from tilework.models import Model, Network
 from tilework.runs.build import build_model, check_there, open_source
 from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.run import Run
-from tilework.tokenizers import load_tokenizer
+from tilework.tokenizers import box, load_tokenizer
 from tilework.tokenizers.images_as_codes import ImagesAsCodes
 from tilework.train.checkpoint import load_model_weights
 
@@ -124,6 +124,8 @@ class Trained:
                 raise InputError(what, "add --tokenizer, or tokenize them")
             encoder, card = load_tokenizer(tokenizer)
             assert self.codebook is not None
+            if str(tokenizer) == box.NAME and self.codebook.code_dim == encoder.codebook.shape[1]:
+                encoder, card = box.with_codes(torch.from_numpy(self.codebook.vectors))  # fitted to the run's images
             images = open_source(data, card.size, run.max_broken, classes, quiet=True, samples=samples)
             assert not isinstance(images, TokenSource)
             return ImagesAsCodes(images, encoder, self.codebook, device)
