@@ -277,7 +277,8 @@ def test_usage_error_is_two() -> None:
         (lambda root: (root / "empty").mkdir() or root / "empty", 3, "no class folders"),
         (lambda root: write_images(root / "one", classes=1), 3, "one class only"),
         (lambda root: (root / "a/b").mkdir(parents=True) or root / "a", 3, "holds no images"),
-        (lambda root: (root / "a.txt").write_text("no") and root / "a.txt", 3, "a.txt is a file"),
+        (lambda root: (root / "a.mov").write_text("no") and root / "a.mov", 3, "a.mov is a file"),
+        (lambda root: (root / "a.txt").write_text("no") and root / "a.txt", 3, "a.txt has no rows"),
         (lambda root: write_images(root / "p/train") and write_images(root / "p/val").parent, 3, "p/train"),
         (lambda root: write_store(root / "x.tok"), 4, "the recipe trains on images"),
     ],
@@ -644,7 +645,7 @@ def test_a_chain_from_tokens_to_pixels(
     rest = ["--data", images, "--start", out / "2-pixels", "--out"]
     assert run(*tuned, *rest, tmp_path / "tuned") == 0
     assert "(fresh: nothing; resized: nothing)" in capsys.readouterr().err
-    assert "another model" in fails(capsys, 4, *tuned, "model.depth=2", *rest, tmp_path / "deep")
+    assert "another model" in fails(capsys, 4, *tuned[:-1], "model.depth=2", *rest, tmp_path / "deep")
     assert not (tmp_path / "deep").exists()
 
 

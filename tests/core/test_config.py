@@ -351,8 +351,9 @@ def test_override_of_a_whole_part() -> None:
     assert (job.grid, job.figure, job.optimiser) == ((7, 8), Box(), Optimiser(steps=1))
 
 
-def test_later_override_wins() -> None:
-    assert resolve(Job("x"), assignments=["limit=1", "limit=2"]).limit == 2
+def test_a_key_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'limit' is given twice"):
+        resolve(Job("x"), assignments=["limit=1", "limit=2"])
 
 
 def test_override_leaves_its_input_alone() -> None:

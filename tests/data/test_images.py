@@ -226,11 +226,12 @@ def test_folder_lists_sorted_with_labels_and_keys(tmp_path: Path) -> None:
 
 
 def test_other_suffixes_are_counted_and_hidden_files_left_out(tmp_path: Path) -> None:
-    for name in ("a/1.png", "a/notes.txt", "b/2.png", "b/film.gif", "b/none", "b/.hidden.png", ".cache/3.png"):
+    for name in ("a/1.png", "a/notes.txt", "b/2.png", "b/film.mov", "b/none", "b/.hidden.png", ".cache/3.png"):
         put(tmp_path / name, b"x")
     folder = ImageFolder.open(tmp_path)
     assert folder.keys == ("a/1.png", "b/2.png")
-    assert folder.ignored == 3
+    assert folder.skipped == {".txt": 1, ".mov": 1, "without ending": 1}
+    assert "3 files are not images" in folder.notes[-1]
     assert folder.classes == ("a", "b")
 
 
@@ -265,7 +266,14 @@ def test_missing_folder_is_refused(tmp_path: Path) -> None:
 
 def test_file_instead_of_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a file"):
-        ImageFolder.open(put(tmp_path / "a.png"))
+        ImageFolder.open(put(tmp_path / "a.mov", b"x"))
+
+
+def test_one_photograph_has_no_label(tmp_path: Path) -> None:
+    folder = ImageFolder.open(put(tmp_path / "a.png"))
+    assert (folder.keys, folder.classes) == (("a.png",), ("unlabelled",))
+    with pytest.raises(InputError, match="has no labels"):
+        ImageFolder.open(tmp_path / "a.png", classes=("cat", "dog"))
 
 
 def test_empty_folder_is_refused(tmp_path: Path) -> None:
@@ -273,10 +281,53 @@ def test_empty_folder_is_refused(tmp_path: Path) -> None:
         ImageFolder.open(tmp_path)
 
 
-def test_images_without_class_folders_are_refused(tmp_path: Path) -> None:
+def test_images_without_class_folders_have_no_labels(tmp_path: Path) -> None:
     put(tmp_path / "a.png")
-    with pytest.raises(InputError, match="no class folders"):
-        ImageFolder.open(tmp_path)
+    folder = ImageFolder.open(tmp_path)
+    assert folder.classes == ("unlabelled",)
+    assert "1 images without labels" in folder.remarks[0]
+    with pytest.raises(InputError, match="has no labels"):
+        ImageFolder.open(tmp_path, classes=("cat", "dog"))
+
+
+def nested(root: Path) -> Path:
+    for name in ("fruit/apple/1.png", "fruit/pear/red/2.png", "fruit/pear/green/3.png", "milk/4.png", "empty/x.txt"):
+        put(root / name, b"x")
+    return root
+
+
+def test_nested_class_folders_are_said_aloud(tmp_path: Path) -> None:
+    folder = ImageFolder.open(nested(tmp_path))
+    assert folder.classes == ("fruit/apple", "fruit/pear/green", "fruit/pear/red", "milk")
+    assert "classes are the 4 folders that hold images, not the 2 folders of the first level" in folder.remarks[0]
+    assert "1 class folders hold no images (empty)" in folder.remarks[1]
+    top = ImageFolder.open(tmp_path, level="top")
+    assert top.classes == ("empty", "fruit", "milk")
+    assert "classes are the 2 folders of the first level" in top.remarks[0]
+
+
+@pytest.mark.parametrize("classes", [("fruit", "milk"), ("fruit/apple", "fruit/pear/green", "fruit/pear/red", "milk")])
+def test_known_classes_choose_the_level(tmp_path: Path, classes: tuple[str, ...]) -> None:
+    folder = ImageFolder.open(nested(tmp_path), classes=classes)
+    assert folder.classes == classes
+    assert len(set(folder.labels.tolist())) == len(classes)
+
+
+def test_a_folder_of_images_in_each_class_is_no_doubt(tmp_path: Path) -> None:
+    for name in ("n01/images/1.png", "n02/images/2.png"):
+        put(tmp_path / name, b"x")
+    folder = ImageFolder.open(tmp_path)
+    assert (folder.classes, folder.remarks) == (("n01", "n02"), ())
+
+
+@pytest.mark.parametrize("ending", ["bmp", "gif", "tif", "webp", "png", "jpg", "avif"])
+def test_formats(tmp_path: Path, ending: str) -> None:
+    if f".{ending}" not in images.SUFFIXES:
+        pytest.skip("this Pillow has no such format")
+    path = tmp_path / f"a.{ending}"
+    Image.fromarray(gradient(32, 32)).save(path)
+    assert decode_image(path, (16, 16)).shape == (3, 16, 16)
+    assert len(ImageFolder.open(path)) == 1
 
 
 def test_class_folders_without_images_are_refused(tmp_path: Path) -> None:
@@ -299,7 +350,7 @@ def mixed(tmp_path: Path) -> Path:
     put(root / "a/empty.png", b"")
     put(root / "b/page.jpg", HTML)
     put(root / "b/stump.webp", b"RIFF")
-    Image.fromarray(gradient()).save(root / "b/bitmap.png", format="BMP")  # a format that is not read
+    Image.fromarray(gradient()).save(root / "b/bitmap.png", format="PPM")  # a format that is not read
     return root
 
 

@@ -17,6 +17,7 @@ from tilework.core.batch import Batch, Stage, Target
 from tilework.core.distributed import World
 from tilework.core.errors import ConfigError, OutputError
 from tilework.data import ImageFolder, Part, Source, TokenSource
+from tilework.data.part import balanced_part, held_part, part_of
 from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig, TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
@@ -151,7 +152,9 @@ def test_images_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the images of the part are read at all."""
     images, read = write_images(tmp_path / "images"), []
     decode = data_images.decode_image
-    monkeypatch.setattr(data_images, "decode_image", lambda path, size: read.append(path) or decode(path, size))
+    monkeypatch.setattr(
+        data_images, "decode_image", lambda path, size, frame="cover": read.append(path) or decode(path, size)
+    )
     run = replace(recipes["demo_pixel"].run, samples=10, size=(24, 24))
     run = replace(run, model=replace(RUN.model, stem=PatchStemConfig(8)), augment=run.evaluation)  # type: ignore[call-arg]
     train(replace(run, fit=FitConfig(epochs=1, batch=5)), images, None, tmp_path / "run", "cpu", quiet=True)
@@ -201,3 +204,30 @@ def test_masked_token_modelling_of_a_part(store: Path, tmp_path: Path, monkeypat
     )
     train(run, store, None, tmp_path / "run", "cpu", quiet=True)
     assert set(asked) <= set(members(20, 48))
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_balanced_parts_have_as_many_of_each_class(seed: int) -> None:
+    labels = np.random.default_rng(0).integers(0, 4, 200)
+    part = balanced_part(labels, 4, 42, seed)
+    assert np.array_equal(np.bincount(labels[part]), [11, 11, 10, 10])
+    assert np.array_equal(part, np.unique(part))
+    assert set(balanced_part(labels, 4, 20, seed)) <= set(part)
+    held = held_part(len(labels), part, 50, seed)
+    assert len(set(held)) == 50
+    assert not set(held) & set(part)
+
+
+def test_seeds_draw_other_parts() -> None:
+    assert not np.array_equal(part_of(100, 20, 1), part_of(100, 20))
+    assert not np.array_equal(balanced_part(np.arange(100) % 5, 5, 20, 1), balanced_part(np.arange(100) % 5, 5, 20))
+
+
+def test_impossible_balanced_parts_are_refused() -> None:
+    labels = np.array([0, 0, 0, 1])
+    with pytest.raises(ConfigError, match="fewer than the 2 classes"):
+        balanced_part(labels, 2, 1)
+    with pytest.raises(ConfigError, match="class number 1 has 1 samples, and 2"):
+        balanced_part(labels, 2, 4)
+    with pytest.raises(ConfigError, match=r"lower 'draw\.held'"):
+        held_part(4, np.array([0, 1]), 3)

@@ -108,7 +108,7 @@ def test_both_parts_are_image_folders_of_the_same_classes(written: Path) -> None
     assert train.classes == val.classes == tuple(sorted(Path(name).stem for name in PHOTOGRAPHS))
     assert np.bincount(train.labels).tolist() == [3] * len(PHOTOGRAPHS)
     assert np.bincount(val.labels).tolist() == [2] * len(PHOTOGRAPHS)
-    assert train.ignored == val.ignored == 0
+    assert train.skipped == val.skipped == {}
 
 
 def test_written_crops_are_what_the_list_says(written: Path) -> None:

@@ -52,7 +52,17 @@ def test_same_classes_are_accepted(store: Store) -> None:
     assert TokenSource(store, ("cat", "dog", "eel")).classes == store.classes
 
 
-@pytest.mark.parametrize("classes", [("dog", "cat", "eel"), ("cat", "dog"), ("cat", "dog", "eel", "owl")])
+@pytest.mark.parametrize("classes", [("dog", "cat", "eel"), ("owl", "cat", "dog", "eel")])
+def test_classes_are_numbered_as_given(store: Store, classes: tuple[str, ...]) -> None:
+    known = TokenSource(store)
+    names = [known.classes[label] for label in known.labels]
+    found = TokenSource(store, classes)
+    assert found.classes == classes
+    assert [classes[label] for label in found.labels] == names
+    assert [classes[label] for label in found.batch(np.arange(3)).target.ids[:, 0]] == names[:3]
+
+
+@pytest.mark.parametrize("classes", [("cat", "dog"), ("cat", "dog", "owl")])
 def test_other_classes_are_refused(store: Store, classes: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match=r"a\.tok has other classes"):
         TokenSource(store, classes)

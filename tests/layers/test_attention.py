@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tilework.layers.attention import Attention, mean_attention
+from tilework.layers.attention import FEW, Attention, mean_attention
 
 BATCH, TOKENS, WIDTH, HEADS = 2, 7, 12, 3
 
@@ -173,3 +173,16 @@ def test_nothing_more_is_kept_for_the_way_back() -> None:
             attention(x, share)
         kept.append(sizes)
     assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("tokens", [FEW, FEW + 1])
+def test_few_tokens_in_bfloat16_equal_the_fused_kernel_in_full_precision(tokens: int) -> None:
+    torch.manual_seed(0)
+    layer, x = Attention(32, 4), torch.randn(2, tokens, 32, requires_grad=True)
+    whole, _ = layer(x)
+    (slope,) = torch.autograd.grad(whole.square().sum(), x)
+    with torch.autocast("cpu", torch.bfloat16):
+        half, _ = layer(x)
+    (other,) = torch.autograd.grad(half.float().square().sum(), x)
+    torch.testing.assert_close(half.float(), whole, atol=2e-2, rtol=2e-2)
+    assert (other - slope).norm() < 0.02 * slope.norm()

@@ -15,11 +15,12 @@ from tilework.augment import Embed, Flip, RandomResizedCrop
 from tilework.augment.scale import Scale
 from tilework.core.config import read_yaml, to_yaml
 from tilework.core.errors import DamageError, InputError, OutputError
+from tilework.core.location import KINDS
 from tilework.layers.stems import TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, ReconstructConfig
 from tilework.runs import Run, Trained, evaluate_run, train
-from tilework.runs.directory import DATA, OTHERS, SETTINGS, VERSION, RunDirectory
+from tilework.runs.directory import DATA, SETTINGS, VERSION, RunDirectory
 from tilework.tokenizers import VitVqConfig
 from tilework.train import FitConfig, OptimConfig
 
@@ -66,7 +67,9 @@ def test_a_run_of_a_released_version_resumes_to_its_figures(name: str, tmp_path:
     finally:
         torch.set_num_threads(threads)
     found = json.loads((tmp_path / "run/results.json").read_text())
-    assert found == pytest.approx(json.loads((RELEASED / f"{name}.json").read_text()), rel=1e-4)
+    known = json.loads((RELEASED / f"{name}.json").read_text())
+    known.pop("top5", None)  # of three classes, which says nothing: it is not written any more
+    assert found == pytest.approx({**known, "skipped_steps": 0}, rel=1e-4)
     steps = [line["step"] for line in RunDirectory(tmp_path / "run").log() if "loss" in line]
     assert steps == [1, 2, 3, 4], "nothing was trained twice"
 
@@ -130,10 +133,10 @@ def test_half_written_directories_are_refused(made: Path) -> None:
         Trained.open(made / "run")
 
 
-@pytest.mark.parametrize("file", OTHERS)
+@pytest.mark.parametrize("file", [file for file in KINDS if not file.endswith(".yaml")])
 def test_directories_of_another_kind_are_named(file: str, tmp_path: Path) -> None:
     (tmp_path / file).write_text("{}")
-    with pytest.raises(InputError, match=f"is {OTHERS[file]}, not a run: give a directory that 'tilework train' wrote"):
+    with pytest.raises(InputError, match=f"is {KINDS[file]}, not a run: give a directory that 'tilework train' wrote"):
         Trained.open(tmp_path)
     with pytest.raises(InputError, match="no run in"):
         Trained.open(tmp_path / "nowhere")

@@ -133,7 +133,7 @@ def test_pixel_model_comes_back_equal(made: Made, tmp_path: Path) -> None:
 def test_the_description_says_what_inference_needs(made: Made, tmp_path: Path) -> None:
     export_run(made.token_run, tmp_path / "m")
     about = written(tmp_path / "m")
-    assert (about["format"], about["version"]) == ("tilework model", 1)
+    assert (about["format"], about["version"]) == ("tilework model", 2)
     assert about["software"].startswith("tilework ")
     assert about["model"]["name"] == "vit"
     assert [step["name"] for step in about["evaluation"]] == ["embed", "centre_crop"]
@@ -234,7 +234,8 @@ def test_a_graph_that_differs_is_refused(
     train(replace(TOKENS, fit=replace(TOKENS.fit, seed=1)), made.store, None, tmp_path / "run", quiet=True)
     graph = SimpleNamespace(all_nodes=lambda: [])
     other = SimpleNamespace(
-        model=SimpleNamespace(graph=graph), save=lambda file: shutil.copy(graphs / "tokens/model.onnx", file)
+        model=SimpleNamespace(graph=graph, metadata_props={}),
+        save=lambda file: shutil.copy(graphs / "tokens/model.onnx", file),
     )
     monkeypatch.setattr(torch.onnx, "export", lambda *_, **__: other)
     with pytest.raises(TileworkError, match="the ONNX logits differ by"):
@@ -303,8 +304,8 @@ def test_data_of_another_kind_are_refused(made: Made, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"was trained on (tokens|images)"):
             export_run(run, tmp_path / "m", data=data)
     with pytest.raises(InputError, match="other classes"):
-        export_run(made.token_run, tmp_path / "m", data=write_store(tmp_path / "two.tok", classes=2))
-    assert [p.name for p in tmp_path.iterdir()] == ["two.tok"]
+        export_run(made.token_run, tmp_path / "m", data=write_store(tmp_path / "four.tok", classes=4))
+    assert [p.name for p in tmp_path.iterdir()] == ["four.tok"]
 
 
 def settings(**changes: object) -> Callable[[Path], None]:
@@ -370,7 +371,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a list": (text("[]"), "does not describe a model"),
     "a number": (text("1"), "does not describe a model"),
     "another format": (settings(format="tilework store"), "does not describe a model"),
-    "another version": (settings(version=2), "version 2"),
+    "another version": (settings(version=9), "version 9"),
     "unknown key": (settings(run="rm"), "unknown key"),
     "unknown network": (settings(model={"name": "os.system"}), "unknown model"),
     "no network": (settings(model=None), "malformed"),
@@ -397,7 +398,7 @@ def test_damaged_folders_are_refused(kind: str, made: Made, tmp_path: Path) -> N
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no exported model"):
+    with pytest.raises(InputError, match="no run or exported model"):
         load_exported(tmp_path)
 
 

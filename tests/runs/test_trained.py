@@ -55,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store_of(root / "other.tok", BOOK + 1, ids)
     store_of(root / "narrow.tok", BOOK[:, :4], ids)
     store_of(root / "grid.tok", BOOK, np.zeros((24, 10, 10), int))
-    store_of(root / "classes.tok", BOOK, ids, classes=2)
+    store_of(root / "classes.tok", BOOK, ids, classes=4)
     write_images(root / "images")
     return root
 

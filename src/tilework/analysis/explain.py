@@ -135,12 +135,15 @@ def explain(
     if not 0 < count <= total:
         raise ConfigError(f"--count {count} is not between 1 and the {total} images", "change --count")
     index = np.linspace(0, total - 1, count).astype(np.int64)
-    rows = []
+    rows: list[tuple[str, np.ndarray, np.ndarray | None, list[str]]] = []
     for one in models:
         shown = one.pictures(index, decoder, chosen).permute(0, 2, 3, 1).cpu().numpy()
+        if not rows:
+            truth = [f"true: {one.classes[label]}" for label in one.source.labels[index].tolist()]
+            rows.append(("image", shown, None, truth))
         for rank in range(min(ranks, len(one.classes)) if method in OF_A_CLASS else 1):
             heat, words = one.heat(index, method, rank, chosen)
             label = f"{one.name}, top {rank + 1}" if method in OF_A_CLASS else one.name
             rows.append((label, shown, heat.cpu().numpy(), words))
     write(out, heat_pictures(rows))
-    return {name: ", ".join(words) for name, _, _, words in rows}
+    return {name: ", ".join(words) for name, _, _, words in rows[1:]}

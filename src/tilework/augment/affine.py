@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from tilework.augment.crop import RandomResizedCrop
 from tilework.core.affine import follow
 from tilework.core.batch import Batch
+from tilework.core.bounds import check_ranges, check_shares
 from tilework.core.rng import Draws
 
 
@@ -30,6 +31,10 @@ class Geometry:
     rotate: float = 30.0  # degrees, to either side
     translate: float = 0.2  # of the side
     shear: float = 15.0  # degrees
+
+    def __post_init__(self) -> None:
+        check_shares(self, "crop", "flip", "turn")
+        check_ranges(self)
 
     def sample(self, draws: Draws, batch: Batch) -> Tensor:
         """Output-to-input maps, (B, 2, 3): first crop, then turn, then flip."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from tilework.augment.augment import Augment
 from tilework.augment.mixing import sample_beta
 from tilework.augment.patch_mixing import PatchMixing
+from tilework.core.bounds import check_positive, check_shares
 from tilework.core.rng import Draws
 
 BLOCKS = 10  # that are tried
@@ -29,6 +30,11 @@ class BlockMix(PatchMixing):
 
     least: float = 16 / 196
     aspect: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shares(self, "least")
+        check_positive(self, "aspect")
 
     def pasted(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
         """One inside the blocks."""

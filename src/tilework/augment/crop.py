@@ -18,6 +18,7 @@ from torch import Tensor
 from tilework.augment.augment import Augment, Fixed, Stateless
 from tilework.core.affine import TRIES, box_affine, random_boxes
 from tilework.core.batch import Batch, Shape, Stage
+from tilework.core.bounds import check_ranges
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
@@ -91,6 +92,9 @@ class RandomResizedCrop(Stateless[Tensor]):
     size: tuple[int, int] = (28, 28)
     area: tuple[float, float] = (0.08, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     def output(self, shape: Shape) -> Shape:
         """Of its own size."""

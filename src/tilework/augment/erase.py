@@ -14,6 +14,7 @@ from torch import Tensor
 from tilework.augment.augment import Augment, Stateless
 from tilework.core.affine import TRIES, first_that, try_boxes
 from tilework.core.batch import Batch, Stage
+from tilework.core.bounds import check_ranges, check_shares
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
@@ -37,6 +38,10 @@ class Erase(Stateless[Erasure]):
     probability: float = 0.25
     area: tuple[float, float] = (0.02, 1 / 3)
     aspect: tuple[float, float] = (0.3, 1 / 0.3)
+
+    def __post_init__(self) -> None:
+        check_shares(self, "probability")
+        check_ranges(self)
 
     def sample(self, draws: Draws, batch: Batch) -> Erasure:
         """Boxes and noise. Samples read one stream of noise, each from a place of its own: their order is free."""

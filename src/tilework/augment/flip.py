@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tilework.augment.augment import Augment, Stateless
 from tilework.core.batch import Batch
+from tilework.core.bounds import check_shares
 from tilework.core.rng import Draws
 
 
@@ -23,6 +24,9 @@ class Flip(Stateless[Tensor]):
 
     mirrors: ClassVar[bool] = True
     probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_shares(self, "probability")
 
     def sample(self, draws: Draws, batch: Batch) -> Tensor:
         """Which samples flip, (B,)."""

@@ -12,6 +12,7 @@ import torch
 
 from tilework.augment.augment import Augment, Stateless
 from tilework.core.batch import Batch, Mix
+from tilework.core.bounds import check_shares
 from tilework.core.rng import Draws, uniform
 
 
@@ -25,6 +26,9 @@ class MixToken(Stateless[Mix]):
 
     grid: tuple[int, int] = (14, 14)  # of the model's tokens
     probability: float = 1.0  # of a batch
+
+    def __post_init__(self) -> None:
+        check_shares(self, "probability")
 
     def sample(self, draws: Draws, batch: Batch) -> Mix:
         """Partners and own shares on the token grid; drawn on the host, from the step alone."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tilework.augment.augment import Augment, Stateless
 from tilework.core.batch import Batch, Mix
+from tilework.core.bounds import check_positive, check_shares
 from tilework.core.rng import Draws
 
 TRIES = 16
@@ -54,6 +55,10 @@ class CutMix(Mixing):
     probability: float = 1.0
     alpha: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_shares(self, "probability")
+        check_positive(self, "alpha")
+
     def own(self, draws: Draws, grid: tuple[int, int]) -> Tensor:
         """One outside the box, zero inside."""
         u = draws.uniform("cutmix", 4)  # (B, 4): whether, area, centre
@@ -70,6 +75,10 @@ class Mixup(Mixing):
 
     probability: float = 1.0
     alpha: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_shares(self, "probability")
+        check_positive(self, "alpha")
 
     def needs_grid(self) -> bool:
         """Whole samples are mixed."""
@@ -92,6 +101,7 @@ class CutMixOrMixup(Mixing):
     switch: float = 0.5  # probability of CutMix
 
     def __post_init__(self) -> None:
+        check_shares(self, "switch")
         if (self.cutmix.per, self.mixup.per) != ("sample", "sample"):
             raise ValueError("the choice is drawn with what is chosen: set per of cutmix_or_mixup, not of its parts")
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tilework.augment.augment import Augment, Stateless
 from tilework.core.batch import Batch, Stage
+from tilework.core.bounds import check_shares
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
@@ -67,6 +68,9 @@ class EmbeddingNoise(Stateless[Noise]):
     dense: ClassVar[bool] = True
     probability: float = 0.5
     scale: float = 1.0  # deviation of both, in deviations of the codes
+
+    def __post_init__(self) -> None:
+        check_shares(self, "probability")
 
     def needs_grid(self) -> bool:
         """Channels are disturbed wherever they are."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tilework.augment.augment import Augment
 from tilework.augment.mixing import CutMix, Mixing
+from tilework.core.bounds import check_positive, check_shares
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
@@ -28,6 +29,8 @@ class PatchMixing(Mixing):
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
+        check_shares(self, "probability")
+        check_positive(self, "alpha")
         if self.patch < 1:
             raise ValueError(f"patch is {self.patch} but must be at least 1")
 

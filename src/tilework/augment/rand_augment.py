@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from tilework.augment.augment import Augment, Stateless
 from tilework.core.batch import Batch, Stage
+from tilework.core.bounds import check_shares
 from tilework.core.rng import Draws
 
 
@@ -164,6 +165,9 @@ class RandAugment(Stateless[Choice]):
     deviation: float = 0.5
     probability: float = 0.5
     fill: tuple[int, int, int] = (124, 116, 104)
+
+    def __post_init__(self) -> None:
+        check_shares(self, "probability")
 
     def sample(self, draws: Draws, batch: Batch) -> Choice:
         """Operations and their strengths."""

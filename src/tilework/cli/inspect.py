@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import arg
 
 from tilework.cli.arguments import Json, OptionalPath, StorePath
-from tilework.cli.output import show
+from tilework.cli.output import check_png, show
 
 if TYPE_CHECKING:
-    from tilework.core.location import Location
     from tilework.store import Store
 
 
@@ -18,6 +19,8 @@ def inspect(
     /,
     tokenizer: OptionalPath = None,
     picture: OptionalPath = None,
+    name: Annotated[str, arg(name="class", metavar="NAME", help_behavior_hint="(optional)")] = "",
+    count: int = 10,
     json: Json = False,
 ) -> None:
     """Show size, classes, code statistics and origin of a token store; draw samples.
@@ -30,14 +33,19 @@ def inspect(
       tilework inspect train.tok --tokenizer tokenizer --picture samples.png
 
     Args:
-        tokenizer: Directory of the tokenizer, to decode the samples of --picture; else codes are drawn as colours.
+        tokenizer: Directory of the tokenizer, to decode the samples of --picture, if it does not lie near the store;
+            without it codes are drawn as colours.
         picture: PNG file to write with samples of the store.
+        name: Class whose images --picture shows; by default images of many classes.
+        count: Number of images in --picture.
     """
     import numpy as np
 
     from tilework.core.location import Url
     from tilework.store import Store
 
+    if picture is not None:
+        check_png(picture, "--picture")
     tokens = Store(store)
     counted = {} if isinstance(store, Url) else _count(tokens)
     sizes, balance = tokens.sizes, np.bincount(tokens.column("label"), minlength=len(tokens.classes))
@@ -65,7 +73,7 @@ def inspect(
     if not json and len(tokens.classes) > 20:
         values["images_per_class"] = {"smallest": int(balance.min()), "largest": int(balance.max())}
     if picture is not None:
-        _draw(store, tokenizer, picture)
+        _draw(tokens, tokenizer, picture, name, count)
         values["picture"] = str(picture)
     show(values, json)
 
@@ -84,30 +92,27 @@ def _count(tokens: Store) -> dict[str, float]:
     }
 
 
-def _draw(store: Location, tokenizer: Path | None, picture: Path) -> None:
+def _draw(tokens: Store, tokenizer: Path | None, picture: Path, name: str, count: int) -> None:
     import numpy as np
 
-    from tilework.core.errors import InputError
+    from tilework.core.errors import ConfigError, InputError
     from tilework.core.files import write
-    from tilework.report import code_pictures, rows_of_pictures
-    from tilework.store import Store
+    from tilework.core.registry import nearest
+    from tilework.report import captioned_pictures
+    from tilework.runs.pictures import stored_pictures
+    from tilework.tokenizers import load_tokenizer
 
-    tokens = Store(store)
-    shown = np.linspace(0, len(tokens) - 1, min(10, len(tokens))).astype(np.int64)
-    ids = tokens.batch(shown)
-    if ids.ndim == 4:  # several codes at a position: the first of them
-        values = tokens.codebook.vectors[ids[..., 0], 0]
-        low, high = values.min(), values.max()
-        rows = {"first codes": np.repeat(((values - low) / max(high - low, 1e-6))[..., None], 3, -1)}
-    else:
-        rows = {"codes": code_pictures(ids.reshape(len(ids), -1, tokens.grid[-1]), tokens.codebook.vectors)}
-    if tokenizer is not None:
-        import torch
-
-        from tilework.tokenizers import load_tokenizer
-
-        model, card = load_tokenizer(tokenizer)
-        if card.sha256 != tokens.manifest.tokenizer.get("sha256"):
-            raise InputError(f"{store} was made with another tokenizer than {tokenizer}", "give that one")
-        rows["decoded"] = model.decode(torch.from_numpy(tokens.used[ids])).permute(0, 2, 3, 1).numpy()
-    write(picture, rows_of_pictures(rows))
+    if count < 1:
+        raise ConfigError(f"--count is {count}", "give 1 or more")
+    if name and name not in tokens.classes:
+        raise InputError(f"{tokens.path} has no class '{name}'", nearest(name, tokens.classes))
+    if tokenizer is not None and load_tokenizer(tokenizer)[1].sha256 != tokens.manifest.tokenizer.get("sha256"):
+        raise InputError(f"{tokens.path} was made with another tokenizer than {tokenizer}", "give that one")
+    labels = tokens.column("label")
+    wanted = np.flatnonzero(labels == tokens.classes.index(name)) if name else np.arange(len(tokens))
+    if not len(wanted):
+        raise InputError(f"{tokens.path} has no image of class '{name}'", "choose another --class")
+    shown = wanted[np.linspace(0, len(wanted) - 1, min(count, len(wanted))).astype(np.int64)]
+    pictures = stored_pictures(tokens, shown * tokens.views, tokenizer)
+    keys, names = tokens.column("key"), [[tokens.classes[label]] for label in labels[shown].tolist()]
+    write(picture, captioned_pictures(pictures, [keys[i] for i in shown.tolist()], names, [None] * len(shown)))

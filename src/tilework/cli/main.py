@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
+from tilework.cli.inputs import check_inputs, in_order
 from tilework.core.errors import EXIT_CODES, ConfigError, Stopped, TileworkError
 from tilework.core.methods import import_methods
 from tilework.core.registry import nearest
@@ -42,6 +43,7 @@ COMMANDS = {
     "annotate": "annotate.annotate",
     "explain": "explain.explain",
     "export": "export.export",
+    "predict": "predict.predict",
     "eval": "eval.evaluate",
     "probe": "probe.probe",
     "analyze augment": "analyze.augment",
@@ -82,6 +84,7 @@ def main(args: list[str] | None = None) -> None:
         print(f"tilework: {'' if isinstance(error, Stopped) else 'error: '}{error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
+        print("\ntilework: interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -100,9 +103,11 @@ def _run(args: list[str]) -> None:
     else:
         name, rest = _command(args)
         _check_output(rest)
+        import_methods()
+        rest = in_order(name, rest)
+        check_inputs(name, rest)
         import tyro
 
-        import_methods()
         module, _, function = COMMANDS[name].partition(".")
         call = getattr(import_module(f"tilework.cli.{module}"), function)
         tyro.cli(call, prog=f"tilework {name}", args=rest, config=(tyro.conf.FlagCreatePairsOff,))

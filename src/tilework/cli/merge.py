@@ -17,17 +17,20 @@ def merge(
     out: Path,
     codec: str = "",
     columns: Annotated[tuple[str, ...] | None, arg(metavar="NAME", help_behavior_hint="(optional)")] = None,
+    prefix: Annotated[tuple[str, ...], arg(metavar="TEXT ...", help_behavior_hint="(optional)")] = (),
     json: Json = False,
 ) -> None:
     """Merge token stores of one tokenizer; classes are matched by name.
 
     Try:
       tilework merge monday.tok tuesday.tok --out week.tok
+      tilework merge monday.tok tuesday.tok --prefix mon/ tue/ --out week.tok
 
     Args:
         stores: Directories or URLs of token stores.
         out: Store to write.
         codec: Codec of the new store; by default that of the inputs if they agree.
+        prefix: One for each store, put before its keys, where images of different stores have the same key.
         columns: Columns to keep beside label and key; by default those of the first store.
     """
     from tilework.core.errors import InputError
@@ -37,6 +40,6 @@ def merge(
     if not stores:
         raise InputError("no stores to merge", "give two or more")
     with progress_bar("merge", quiet=json) as progress:
-        run(out, [Store(path) for path in stores], codec, columns, progress)
+        run(out, [Store(path) for path in stores], codec, columns, progress, prefix)
     made = Store(out)
     show({"store": str(out), "images": len(made), "classes": len(made.classes), "codes": made.vocabulary}, json)

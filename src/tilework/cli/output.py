@@ -5,18 +5,41 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+from tilework.core.errors import ConfigError, OutputError
+
+
+def check_png(path: Path, option: str) -> None:
+    """Refuse a picture that is not named as PNG, or in a folder that is not there."""
+    if path.suffix.lower() != ".png":
+        raise ConfigError(f"{option} {path} is not a PNG file", "choose a name that ends in .png")
+    if not path.parent.is_dir():
+        raise OutputError(f"{option} {path}: there is no folder {path.parent}", "make it first")
 
 
 def show(values: Mapping[str, Any], as_json: bool) -> None:
     """Print name and value pairs, aligned, or as JSON."""
     if as_json:
-        print(json.dumps(values, indent=2))
+        print(compact(values))
         return
     width = max(map(len, values), default=0)
     for name, value in values.items():
         text = ", ".join(f"{k} {_short(v)}" for k, v in value.items()) if isinstance(value, Mapping) else _short(value)
         print(f"{name.replace('_', ' '):<{width}}  {text}")
+
+
+def compact(value: Any, room: int = 100, indent: str = "") -> str:
+    """JSON for people: what fits on a line stays on it."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(line) + len(indent) <= room or not isinstance(value, Mapping | list | tuple) or not value:
+        return line
+    deeper = indent + "  "
+    if isinstance(value, Mapping):
+        parts = [f"{json.dumps(str(k), ensure_ascii=False)}: {compact(v, room, deeper)}" for k, v in value.items()]
+        return "{\n" + ",\n".join(deeper + part for part in parts) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(deeper + compact(one, room, deeper) for one in value) + f"\n{indent}]"
 
 
 def _short(value: Any) -> str:
@@ -35,7 +58,7 @@ def progress_bar(title: str, quiet: bool, unit: str = "") -> Iterator[Callable[[
     """A function that shows (done, total) as a bar, with the rate where a unit is given."""
     from time import monotonic
 
-    from tilework.train.log import Bar
+    from tilework.core.console import Bar
 
     bars: list[Bar] = []
     begun, first = monotonic(), 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from textwrap import wrap
 from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from tilework.cli.arguments import Json
+from tilework.cli.output import compact
 
 WIDTH = 100
 OWN = "Tilework"  # heading of recipes that are not from a paper
@@ -22,6 +23,7 @@ def recipes(
     input: Literal["any", "tokens", "pixels"] = "any",
     size: Literal["any", "cpu", "full"] = "any",
     search: Annotated[str | None, arg(metavar="WORD", help_behavior_hint="(optional)")] = None,
+    small: Annotated[bool, arg(help_behavior_hint="")] = False,
     json: Json = False,
 ) -> None:
     """List recipes with published and measured accuracy, or print one as YAML.
@@ -30,6 +32,7 @@ def recipes(
       tilework recipes
       tilework recipes --paper SeiT++ --size cpu
       tilework recipes --search cutmix --input tokens
+      tilework recipes seit_vit_b --small
       tilework recipes demo_token > mine.yaml    (edit it, then: tilework train demo_token --config mine.yaml)
 
     Args:
@@ -37,15 +40,18 @@ def recipes(
         paper: Only recipes of one paper: SeiT, SeiT++, LV-ViT, TL-Align, 'Good tokenizers', VQGAN, or 'none'.
         input: Only recipes that train on token stores, or on images.
         size: Only recipes for two CPU cores (cpu), or at the size of the papers (full).
-        search: Only recipes with this word in name, description or note.
+        search: Only recipes with this word in name, description, note or settings, such as cutmix or drop_path=0.1.
+        small: Print the small form of NAME, for two cores.
     """
-    from json import dumps
-
     from tilework.recipes.index import cards
 
     if name is not None:
-        _show(name, json)
+        _show(name, small, json)
         return
+    if small:
+        from tilework.core.errors import ConfigError
+
+        raise ConfigError("--small belongs to a recipe", "give its name, or list small ones with --size cpu")
     known = cards()
     papers = {card["paper"].casefold(): card["paper"] for card in known}
     if paper is not None and (paper := "" if paper == "none" else paper).casefold() not in papers:
@@ -62,20 +68,23 @@ def recipes(
         and size in ("any", card["size"])
         and (search is None or search.casefold() in _text(card))
     ]
-    print(dumps(found, indent=2) if json else _table(found), end="\n" if json else "")
+    shown = [{key: value for key, value in card.items() if key not in ("run", "listed")} for card in found]
+    print(compact(shown) if json else _table(shown), end="\n" if json else "")
 
 
-def _show(name: str, json: bool) -> None:
+def _show(name: str, small: bool, json: bool) -> None:
     """One recipe as a YAML file for --config, with its figures as comments."""
-    from json import dumps
-
     from tilework.core.config import encode, to_yaml
-    from tilework.recipes import find
+    from tilework.recipes.index import find_entry
 
-    recipe = find(name)
-    card = recipe.card()
+    card = find_entry(name, small)
+    if card is None:  # the recipes themselves know more, or say what is wrong
+        from tilework.recipes import find
+
+        recipe = find(name, small)
+        card = {**recipe.card(), "run": encode(recipe.run)}
     if json:
-        print(dumps({**card, "run": encode(recipe.run)}, indent=2))
+        print(compact({key: value for key, value in card.items() if key != "listed"}))
         return
     found = card["measured"]
     measured = f"{_figures(found)} (docs/results.md, {found['section']})" if found else "not yet"
@@ -90,7 +99,7 @@ def _show(name: str, json: bool) -> None:
     for line in lines:
         print("\n".join(wrap(line, WIDTH, initial_indent="# ", subsequent_indent="#   ")))
     print(f"# {card['command']}")  # in one line, to copy
-    print(to_yaml(recipe.run), end="")
+    print(to_yaml(card["run"]), end="")
 
 
 def _table(cards: list[dict[str, Any]]) -> str:
@@ -126,4 +135,13 @@ def _figures(figures: Mapping[str, Any]) -> str:
 
 
 def _text(card: Mapping[str, Any]) -> str:
-    return " ".join([card["name"], *card["also"], card["about"], card["note"]]).casefold()
+    words = [card["name"], *card["also"], card["about"], card["note"], *_settings(card["run"])]
+    return " ".join(words).casefold()
+
+
+def _settings(plain: Any) -> Iterator[str]:
+    """Settings as they are written on the line: names of parts, and key=value."""
+    for key, value in plain.items() if isinstance(plain, dict) else enumerate(plain):
+        if isinstance(value, dict | list):
+            yield from _settings(value)
+        yield str(value) if key == "name" else f"{key}={value}".replace(" ", "")

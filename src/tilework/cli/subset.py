@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Json, OptionalPath, StorePath
+from tilework.cli.arguments import Classes, Data, Json, OptionalPath, StorePath
 from tilework.cli.output import progress_bar, show
 
 
@@ -58,21 +58,27 @@ def subset(
 
 
 def split(
-    store: StorePath,
+    data: Annotated[Positional[Data], arg(metavar="STORE|IMAGES")],
     /,
     out: Annotated[tuple[Path, Path], arg(metavar="FIRST REST")],
-    fraction: float,
+    fraction: float = 0.8,
     seed: int = 0,
     codec: str = "",
+    classes: Classes = None,
     json: Json = False,
 ) -> None:
-    """Split a token store in two, stratified by class.
+    """Split a token store or a folder of images in two, stratified by class.
+
+    Of images, two label files are written, which every command takes instead of a folder; nothing is copied.
 
     Try:
       tilework split all.tok --fraction 0.9 --out train.tok val.tok
+      tilework split photos --out train.csv val.csv
+      tilework train plain_pixel_cpu --data train.csv --val val.csv --out runs/photos
 
     Args:
-        out: The two stores to write.
+        data: Token store, folder of images or label file.
+        out: The two stores, or label files (.csv), to write.
         fraction: Share of each class that goes into the first.
         seed: Seed of the random choice.
         codec: Codec of the new stores; by default that of STORE.
@@ -80,17 +86,51 @@ def split(
     import numpy as np
 
     from tilework.core.errors import InputError, OutputError
+    from tilework.core.location import Url, is_store
     from tilework.store import Store, gather, pick_fraction
 
-    whole = Store(store)
+    for path in out:
+        if path.exists():
+            raise OutputError(f"{path} exists", "choose another name or remove it")
+    if not 0 < fraction <= 1:
+        raise InputError(f"fraction {fraction} is out of range", "give a number above 0 and below 1")
+    if not isinstance(data, Url) and not is_store(data):
+        show(_split_images(data, out, fraction, seed, classes or "leaf"), json)
+        return
+    whole = Store(data)
     first = pick_fraction(whole, fraction, seed)
     rest = np.setdiff1d(np.arange(len(whole)), first)
     if not len(rest):
         raise InputError(f"a fraction of {fraction} leaves nothing for {out[1]}", "lower it")
-    for path in out:
-        if path.exists():
-            raise OutputError(f"{path} exists", "choose another directory or remove it")
     with progress_bar("split", quiet=json) as progress:
         gather(out[0], [(whole, first)], codec, progress=progress)
         gather(out[1], [(whole, rest)], codec, progress=progress)
     show({str(out[0]): len(first), str(out[1]): len(rest)}, json)
+
+
+def _split_images(
+    data: Path, out: tuple[Path, Path], fraction: float, seed: int, level: Literal["leaf", "top"]
+) -> dict[str, int]:
+    """Two label files; a class of one image goes into the first."""
+    import numpy as np
+
+    from tilework.core.console import notice
+    from tilework.core.errors import ConfigError, InputError
+    from tilework.core.files import write
+    from tilework.data.images import ImageFolder
+    from tilework.data.label_file import write_label_file
+    from tilework.store.rearrange import first_of_each, random_rank
+
+    if any(path.suffix != ".csv" for path in out):
+        raise ConfigError(f"--out {out[0]} {out[1]}: images are split into label files", "give two names with .csv")
+    folder = ImageFolder.open(data, level=level)
+    for note in folder.notes:
+        notice(note)
+    first = first_of_each(folder.labels, random_rank(len(folder), seed), fraction)
+    rest = np.setdiff1d(np.arange(len(folder)), first)
+    if not len(rest):
+        raise InputError(f"a fraction of {fraction} leaves nothing for {out[1]}", "lower it")
+    for path, index in zip(out, (first, rest), strict=True):
+        labels = [folder.classes[label] for label in folder.labels[index].tolist()]
+        write(path, write_label_file(folder.root, path, [folder.key(i) for i in index.tolist()], labels).encode())
+    return {str(out[0]): len(first), str(out[1]): len(rest)}

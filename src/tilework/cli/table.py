@@ -21,6 +21,12 @@ def table(
     settings: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE ...", help_behavior_hint="(optional)")] = (),
     artefacts: Given = NONE,
     deviation: float = 0.01,
+    protocol: bool = False,
+    samples: int = 1000,
+    passes: int = 100,
+    rates: tuple[float, ...] = (5e-4, 1e-3, 2e-3),
+    held: int = 2000,
+    seeds: int = 3,
     device: Device = "auto",
     dry_run: DryRun = False,
     json: Json = False,
@@ -31,10 +37,16 @@ def table(
     start=RUN initialises from the weights of a run. Differences are taken from the first row. Repeat the command to
     resume; several processes started with the same command share the runs.
 
+    --protocol makes a table of converged runs: few images, many passes, the same images, order and first weights in
+    every row of a seed, and for every row the learning rate that does best on held-out training images. "{seed}" in
+    start=RUN and maps=MAPS is the number of the seed there.
+
     Try:
       tilework table seit_patch_cpu@2 color_adapt_cpu@2 --data train.tok --val val.tok --out ablation
       tilework table "slow: seit_cpu fit.optim.lr=0.0003" "fast: seit_cpu fit.optim.lr=0.003" --data train.tok
         --val val.tok --out rates
+      tilework table seit_plain_cpu seit_cpu --protocol --samples 1000 --passes 100 --data train.tok --val val.tok
+        --out converged
 
     Args:
         rows: Rows of the table.
@@ -43,10 +55,23 @@ def table(
         out: Directory for runs, results.json and table.md.
         settings: Overrides for every run; for a chain they apply to its last run.
         deviation: Assumed standard deviation of accuracy between seeds (0.01: one point), for the noise estimate.
+        protocol: Train every row to convergence; the five options below belong to it.
+        samples: Training images, as many of each class.
+        passes: Passes over them.
+        rates: Learning rates to choose from, for every row.
+        held: Other training images, which judge the rates.
+        seeds: Seeds of every row.
     """
     from tilework.experiments.table import RESULTS, Table, markdown
 
     job = Table(rows, data, val, out, settings, artefacts.found(), deviation, device, json)
+    if protocol:
+        from tilework.experiments import converged
+        from tilework.experiments.protocol import Protocol
+
+        chosen = Protocol(samples, passes, rates, held, seeds)
+        given = (rows, data, val, out, settings, artefacts.found(), deviation, device, json)
+        job, markdown = converged.ConvergedTable(*given, protocol=chosen), converged.markdown
     if dry_run:
         show(job.plan(), json)
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Device, DryRun, Json, OptionalData, OptionalPath
+from tilework.cli.arguments import Classes, Device, DryRun, Json, OptionalData, OptionalPath
 from tilework.cli.output import progress_bar, show
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def tokenize(
     tokenizer: OptionalPath = None,
     like: OptionalData = None,
     labels: OptionalPath = None,
+    classes: Classes = None,
     frame: Literal["cover", "squash"] = "cover",
     views: int = 1,
     area: tuple[float, float] = (0.35, 1.0),
@@ -57,12 +58,12 @@ def tokenize(
       tilework tokenize photos/train --tokenizer tokenizer --out big.tok --engine ray
 
     Args:
-        images: Folder with one sub-folder of images per class; or tar (WebDataset) or Parquet files: one, a folder of
-            them, or a quoted pattern.
+        images: Folder with one sub-folder of images per class, or a label file; or tar (WebDataset) or Parquet files:
+            one, a folder of them, or a quoted pattern.
         out: Store to write.
         tokenizer: Directory of a trained tokenizer; box: the one that comes with Tilework, with codes of its own.
         like: Store whose class numbers and set of used codes to take over, for validation and transfer sets.
-        labels: CSV file with the columns path and label, instead of one sub-folder per class.
+        labels: Label file (CSV, TSV or lines 'PATH LABEL') instead of one sub-folder per class.
         frame: cover: the centre of the image, short side resized; squash: the whole image, aspect not kept (SeiT).
         views: Number of random crops per image; 1: one centre crop.
         area: Smallest and largest area of a random crop, as a share of the image.
@@ -81,6 +82,7 @@ def tokenize(
 
     from tilework.core.distributed import pick_device
     from tilework.core.errors import ConfigError, InputError, OutputError
+    from tilework.data.images import ImageFolder
     from tilework.data.open_images import open_images
     from tilework.store import Store, codecs
     from tilework.tokenizers import load_tokenizer
@@ -104,8 +106,8 @@ def tokenize(
     if codec != "auto":
         codecs[codec]  # an unknown name is refused before any work
     reference = Store(like) if like else None
-    classes, used = (reference.classes, reference.used) if reference else (None, None)
-    folder = open_images(images, labels, classes)
+    known, used = (reference.classes, reference.used) if reference else (None, None)
+    folder = open_images(images, labels, known, classes or "leaf")
     if tokenizer is not None:
         model, card = load_tokenizer(tokenizer)
     elif reference is not None:
@@ -122,6 +124,9 @@ def tokenize(
     if reference is not None and (reference.manifest.preprocessing == card.squashing) != (frame == "squash"):
         other = "cover" if frame == "squash" else "squash"
         raise InputError(f"{like} was made with another frame than {frame}", f"give --frame {other}")
+    original = folder.bytes if isinstance(folder, ImageFolder) else 0
+    for note in folder.notes if isinstance(folder, ImageFolder) else ():
+        notice(note, json)
     job = Tokenizing(model, card, chosen, licence, views, area, seed, frame=frame)
     if dry_run:
         show(_plan(job, folder, out), json)
@@ -148,6 +153,8 @@ def tokenize(
             "codec": store.manifest.codec,
             "codes": store.vocabulary,
             "bytes_per_image": sum(store.sizes.values()) / len(store),
+            **({"original_bytes_per_image": original / len(folder)} if original else {}),
+            **({"times_smaller": original / len(folder) * len(store) / sum(store.sizes.values())} if original else {}),
             "images_per_s": len(folder) / (monotonic() - begun),
         },
         json,

@@ -20,6 +20,7 @@ from tilework.core.registry import nearest
 
 C = TypeVar("C")
 Plain = dict[str, Any]
+LENGTHS = {"steps": "epochs", "epochs": "steps"}  # of a run: setting one of them unsets the other
 
 
 def encode(value: Any) -> Any:
@@ -95,6 +96,17 @@ def _decode_choice(kind: Any, value: Any, where: str) -> Any:
     return _decode_dataclass(kind.choices[decode(str, value["name"], f"{where}.name")], rest, where)
 
 
+def _elsewhere(key: str, plain: Any, above: str = "") -> str:
+    """A hint where a key is known deeper inside a configuration, as `steps` is of `fit`."""
+    for name, inner in plain.items() if isinstance(plain, Mapping) else ():
+        if isinstance(inner, Mapping):
+            if key in inner:
+                return f"did you mean '{above}{name}.{key}'?"
+            if found := _elsewhere(key, inner, f"{above}{name}."):
+                return found
+    return ""
+
+
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
@@ -109,7 +121,7 @@ def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
     for key, item in value.items():
         path = f"{where}.{key}" if where else str(key)
         if key not in known:
-            raise ConfigError(f"unknown key '{path}'", nearest(str(key), known))
+            raise ConfigError(f"unknown key '{path}'", _elsewhere(str(key), value) or nearest(str(key), known))
         filled[key] = decode(hints[key], item, path)
     missing = [
         name
@@ -141,12 +153,35 @@ def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
 
 def override(plain: Plain, assignments: Sequence[str]) -> Plain:
     """Apply `key.inner=value` assignments to a plain configuration; list items by name or index."""
+    paths = [assignment.partition("=")[0] for assignment in assignments]
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals:
             raise ConfigError(f"override '{assignment}' has no '='", "write key=value, such as fit.batch=32")
-        plain = _assign(plain, path.split("."), read_yaml_text(text, f"override '{assignment}'"), path)
+        if paths.count(path) > 1:
+            raise ConfigError(f"'{path}' is given twice", "give it once")
+        value = read_yaml_text(text, f"override '{assignment}'")
+        plain = _assign(plain, path.split("."), value, path)
+        above, _, last = path.rpartition(".")
+        other = LENGTHS.get(last)
+        if other and value and f"{above}.{other}" not in paths and _has(plain, f"{above}.{other}"):
+            plain = _assign(plain, f"{above}.{other}".split("."), 0, path)
     return plain
+
+
+def _has(plain: Any, path: str) -> bool:
+    """Whether a plain configuration has a key already; list items by name or index."""
+    for key in path.split("."):
+        if isinstance(plain, list):
+            try:
+                plain = plain[_position(plain, key, path)]
+                continue
+            except ConfigError:
+                return False
+        if not isinstance(plain, dict) or key not in plain:
+            return False
+        plain = plain[key]
+    return True
 
 
 def _assign(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
@@ -209,6 +244,8 @@ def _merged(old: Any, new: Any, path: str) -> Any:
             items[i] = _merged(items[i], value, f"{path}.{key}")
         return items
     if isinstance(old, dict) and isinstance(new, Mapping) and new.get("name") in (None, old.get("name")):
+        unset = {other: 0 for one, other in LENGTHS.items() if new.get(one) and other in old and other not in new}
+        new = {**unset, **new}
         return {**old, **{key: _merged(old.get(key), value, f"{path}.{key}") for key, value in new.items()}}
     return new
 
@@ -224,9 +261,22 @@ def read_yaml(path: Path) -> Any:
 def read_yaml_text(text: str, where: str) -> Any:
     """Values of YAML text."""
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as a 13th month
         raise ConfigError(f"{where} is not YAML", " ".join(str(error).split())) from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only; a key given twice is an error, not the last one's."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.YAMLError(f"'{key.value}' is given twice (line {key.start_mark.line + 1})")
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def to_yaml(value: Any) -> str:

@@ -8,6 +8,17 @@ from pathlib import Path
 from tilework.core.errors import InputError
 
 SCHEMES = ("http", "https", "s3", "gs", "memory")
+KINDS = {  # what a directory is, by a file that it has
+    "manifest.json": "a token store",
+    "tokenizer.json": "a tokenizer",
+    "token_adapt.json": "a TokenAdapt",
+    "model.json": "an exported model",
+    "maps.json": "label maps",
+    "run.yaml": "a run",
+    "chain.yaml": "a chain of runs",
+    "settings.json": "a table or comparison of runs",
+    "plan.json": "an unfinished token store",
+}
 HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 
@@ -57,3 +68,8 @@ def location(given: Path | str) -> Location:
 def is_store(given: Location) -> bool:
     """Whether a path or URL names a token store rather than a folder of images."""
     return isinstance(given, Url) or (given / "manifest.json").exists() or given.suffix == ".tok"
+
+
+def what_is(path: Path) -> str | None:
+    """What of ours a directory is, in words; None for anything else."""
+    return next((name for file, name in KINDS.items() if (path / file).is_file()), None)

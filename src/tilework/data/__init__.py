@@ -5,7 +5,7 @@ from tilework.data.images import Broken, ImageFolder, ImageSource, decode_image
 from tilework.data.label_maps import LabelMaps
 from tilework.data.loader import Loader, in_order
 from tilework.data.order import epoch_order
-from tilework.data.part import Part
+from tilework.data.part import Chosen, Part
 from tilework.data.source import Source
 from tilework.data.tokens import TokenSource
 from tilework.data.whole_images import RandomCrops, WholeImages

@@ -1,4 +1,4 @@
-"""Image folders: class-per-directory photographs as pixel batches.
+"""Image folders: photographs with their classes, as pixel batches.
 
 A file that cannot be decoded is quarantined with its reason; nothing is skipped silently.
 B batch | H, W pixels
@@ -6,29 +6,40 @@ B batch | H, W pixels
 
 from __future__ import annotations
 
-import csv
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, features
 
 from tilework.core.batch import Batch, Stage, Target
 from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
+from tilework.data.label_file import INSIDE, LabelFile
+from tilework.data.label_file import SUFFIXES as LABEL_SUFFIXES
+from tilework.data.labels import UNLABELLED
 
 T = TypeVar("T")
 File = Path | BinaryIO  # of an image
 Frame = Literal["cover", "squash"]  # how an image of any aspect fills a size
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
-FORMATS = ("JPEG", "PNG", "WEBP")
+Level = Literal["leaf", "top"]  # of nested class folders: those that hold images, or the first level
+SUFFIXES: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+FORMATS: tuple[str, ...] = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # of GIF the first frame
+if features.check("avif"):
+    SUFFIXES, FORMATS = (*SUFFIXES, ".avif"), (*FORMATS, "AVIF")
+if find_spec("pillow_heif"):
+    import_module("pillow_heif").register_heif_opener()
+    SUFFIXES, FORMATS = (*SUFFIXES, ".heic", ".heif"), (*FORMATS, "HEIF")
 LARGEST = 100_000_000  # pixels; read from the header before anything is decoded
 PARTS = {"train", "val", "valid", "validation", "test"}  # of a data set: folders of class folders
 KEEP_BYTES = 1 << 30  # decoded folders up to this size stay in memory
@@ -55,60 +66,70 @@ class ImageBytes(io.BytesIO):
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """The images below a directory, sorted; its sub-directories are the classes."""
+    """Images below a directory, sorted, with their classes: by folder, by a label file, or none."""
 
     root: Path
     paths: tuple[Path, ...]
     labels: np.ndarray  # (N,) int64
     classes: tuple[str, ...]
-    ignored: int = 0  # files with another suffix, or beside the class folders
+    skipped: Mapping[str, int] = field(default_factory=dict)  # files that are not images, by their endings
+    remarks: tuple[str, ...] = ()  # what a user should know before anything runs
 
     @staticmethod
-    def open(root: Path, classes: Sequence[str] | None = None) -> ImageFolder:
-        """List a folder; with `classes`, number them as given and refuse others."""
+    def open(root: Path, classes: Sequence[str] | None = None, level: Level = "leaf") -> ImageFolder:
+        """A folder of class folders, a label file, a folder with one, images without labels, or a single image.
+
+        classes: number them so, and refuse others. level: of nested class folders, where `classes` does not tell it.
+        """
         if root.is_file():
-            raise InputError(f"{root} is a file", "give a folder with one sub-folder of images per class")
+            return _open_file(root, classes)
         if not root.is_dir():
             raise InputError(f"no folder {root}", "give a folder with one sub-folder of images per class")
         found = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        if table := next((root / name for name in INSIDE if (root / name).is_file()), None):
+            listed = ImageFolder.listed(root, table, classes)
+            return replace(listed, remarks=(f"{root}: labels are those of {table.name}", *listed.remarks))
         if not found:
-            raise InputError(f"{root} has no class folders", "give each class a sub-folder of its own")
+            return _open_flat(root, classes)
         if "train" in found and set(found) <= PARTS and any(entry.is_dir() for entry in (root / "train").iterdir()):
             raise InputError(f"{root} holds parts ({', '.join(found)}), not classes", f"give {root / 'train'}")
-        names = tuple(found if classes is None else classes)
-        if unknown := sorted(set(found) - set(names)):
-            raise InputError(f"{root} has a class '{unknown[0]}' that training does not know", "remove or rename it")
-        loose = sum(entry.is_file() and not entry.name.startswith(".") for entry in root.iterdir())
-        files = [(name, path) for name in found for path in _files(root / name)]
-        paths = [(name, path) for name, path in files if path.suffix.lower() in SUFFIXES]
-        if not paths:
-            raise InputError(f"{root} holds no images", f"files ending in {', '.join(SUFFIXES)} are read")
-        number = {name: i for i, name in enumerate(names)}
-        labels = np.array([number[name] for name, _ in paths], np.int64)
-        return ImageFolder(root, tuple(p for _, p in paths), labels, names, loose + len(files) - len(paths))
+        return _open_classes(root, found, classes, level)
 
     @staticmethod
-    def listed(root: Path, table: Path, classes: Sequence[str] | None = None) -> ImageFolder:
-        """Images by a CSV file with the columns `path` (below the root) and `label` (a class name)."""
-        try:
-            with table.open(newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
-        except (OSError, csv.Error, UnicodeDecodeError) as error:
-            raise InputError(f"{table} cannot be read", str(error)) from error
-        if not rows or not {"path", "label"} <= rows[0].keys():
-            raise InputError(f"{table} has no rows with 'path' and 'label'", "name the columns in its first line")
-        names = tuple(classes if classes is not None else sorted({row["label"] or "" for row in rows}))
-        seen: set[str] = set()
-        for line, row in enumerate(rows, 2):
-            path, label = row["path"] or "", row["label"] or ""
-            if not label or label not in names:
-                raise InputError(f"line {line} of {table} has the label '{label}'", f"one of {len(names)} is needed")
-            if path in seen or not path or path.startswith("/") or ".." in Path(path).parts:
-                raise InputError(f"line {line} of {table} has the path '{path}'", "each once, below the folder")
-            seen.add(path)
-        number = {name: i for i, name in enumerate(names)}
-        labels = np.array([number[row["label"]] for row in rows], np.int64)
-        return ImageFolder(root, tuple(root / row["path"] for row in rows), labels, names)
+    def listed(root: Path | None, table: Path, classes: Sequence[str] | None = None) -> ImageFolder:
+        """Images by a label file. root: their folder, if the file does not name it and they do not lie beside it."""
+        known = LabelFile.read(table, root)
+        labels, names = known.numbers(classes)
+        paths = [_existing(known.root / row.path) for row in known.rows]
+        there = np.array([i for i, path in enumerate(paths) if path is not None], np.int64)
+        absent = [row.path for row, path in zip(known.rows, paths, strict=True) if path is None]
+        if not len(there):
+            raise InputError(f"{table} names no image below {known.root} that exists", f"first: {absent[0]}")
+        count = f"{len(absent)} of {len(paths)}"
+        said = (f"{table}: {count} images do not exist and are left out (first: {absent[0]})",) if absent else ()
+        kept = tuple(path for path in paths if path is not None)
+        return ImageFolder(known.root, kept, labels[there], names, {}, said)
+
+    @staticmethod
+    def loose(paths: Sequence[Path]) -> ImageFolder:
+        """Images by their own paths, without labels; of folders, everything below them."""
+        found: list[Path] = []
+        skipped: Counter[str] = Counter()
+        for path in paths:
+            if not path.exists():
+                raise InputError(f"no such image: {path}", "give photographs, folders of them or a token store")
+            files = list(_files(path)) if path.is_dir() else [path]
+            images = [file for file in files if file.suffix.lower() in SUFFIXES]
+            skipped.update(_kinds(file for file in files if file not in set(images)) if path.is_dir() else ())
+            if not images:
+                ends = f"files ending in {', '.join(SUFFIXES)} are read"
+                raise InputError(f"{path} {'holds no images' if path.is_dir() else 'is not an image'}", ends)
+            found += images
+        found = list(dict.fromkeys(found))
+        root = Path(os.path.commonpath([path.absolute().parent for path in found]))
+        root = paths[0] if len(paths) == 1 and paths[0].is_dir() else root
+        whole = tuple(path if path.is_relative_to(root) else path.absolute() for path in found)
+        return ImageFolder(root, whole, np.zeros(len(whole), np.int64), (UNLABELLED,), dict(skipped))
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -131,9 +152,100 @@ class ImageFolder:
         """Size of all files."""
         return sum(path.stat().st_size for path in self.paths)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks, and what was skipped by kind."""
+        if not self.skipped:
+            return self.remarks
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.skipped.items(), key=lambda x: -x[1])[:6])
+        return (*self.remarks, f"{self.root}: {sum(self.skipped.values()):,} files are not images ({kinds}): skipped")
+
     def take(self, good: np.ndarray) -> ImageFolder:
         """The images at the positions given."""
-        return ImageFolder(self.root, tuple(self.paths[i] for i in good), self.labels[good], self.classes, self.ignored)
+        return replace(self, paths=tuple(self.paths[i] for i in good), labels=self.labels[good])
+
+
+def _open_file(path: Path, classes: Sequence[str] | None) -> ImageFolder:
+    """A label file, or a single image."""
+    if path.suffix.lower() in SUFFIXES:
+        _refuse_unlabelled(path, classes)
+        return replace(ImageFolder.loose([path]), remarks=(f"{path} is one image without a label",))
+    if path.suffix.lower() in LABEL_SUFFIXES:
+        return ImageFolder.listed(None, path, classes)
+    raise InputError(f"{path} is a file", "give a folder with one sub-folder of images per class, or a label file")
+
+
+def _open_flat(root: Path, classes: Sequence[str] | None) -> ImageFolder:
+    """Images without labels."""
+    if not any(path.suffix.lower() in SUFFIXES for path in _files(root)):
+        raise InputError(f"{root} has no class folders", "give each class a sub-folder of its own")
+    _refuse_unlabelled(root, classes)
+    folder = ImageFolder.loose([root])
+    return replace(folder, remarks=(f"{root}: {len(folder):,} images without labels (no class folders)",))
+
+
+def _refuse_unlabelled(path: Path, classes: Sequence[str] | None) -> None:
+    if classes is not None and UNLABELLED not in classes:
+        hint = "give each class a sub-folder of its own, or a label file; 'tilework predict' needs no labels"
+        raise InputError(f"{path} has no labels", hint)
+
+
+def _open_classes(root: Path, tops: Sequence[str], classes: Sequence[str] | None, level: Level) -> ImageFolder:
+    """Class folders; where they are nested, their first level or the folders that hold images."""
+    files = [(name, path) for name in tops for path in _files(root / name)]
+    images = [(name, path) for name, path in files if path.suffix.lower() in SUFFIXES]
+    if not images:
+        raise InputError(f"{root} holds no images", f"files ending in {', '.join(SUFFIXES)} are read")
+    direct = {path.parent for _, path in images}
+    leaves = {path: _outermost(path.parent, root, direct) for _, path in images}
+    full = {name for name, _ in images}
+    depth = len(set(leaves.values()))
+    nested = depth > len(full)  # else every class has its images in one folder: no doubt
+    remarks = []
+    if classes is not None and nested:
+        level = "top" if full <= set(classes) else "leaf"
+    if nested and level == "leaf":
+        found = sorted(set(leaves.values()))
+        named = [(leaves[path], path) for _, path in images]
+    else:
+        found, named = list(tops), images
+    if nested and classes is None:
+        said = (f"{depth} folders that hold images", f"{len(full)} folders of the first level")
+        chosen, other = said if level == "leaf" else said[::-1]
+        remarks.append(f"{root}: nested folders; classes are the {chosen}, not the {other} (--classes leaf|top)")
+    if empty := sorted(set(tops) - full):
+        few = ", ".join(empty[:3]) + (", ..." if len(empty) > 3 else "")
+        remarks.append(f"{root}: {len(empty)} class folders hold no images ({few})")
+    names = tuple(found if classes is None else classes)
+    if unknown := sorted({name for name, _ in named} - set(names)):
+        raise InputError(f"{root} has a class '{unknown[0]}' that training does not know", "remove or rename it")
+    number = {name: i for i, name in enumerate(names)}
+    labels = np.array([number[name] for name, _ in named], np.int64)
+    loose = [entry for entry in root.iterdir() if entry.is_file() and not entry.name.startswith(".")]
+    others = [path for _, path in files if path.suffix.lower() not in SUFFIXES]
+    skipped = _kinds(others) + Counter({"beside the class folders": len(loose)} if loose else {})
+    return ImageFolder(root, tuple(path for _, path in named), labels, names, dict(skipped), tuple(remarks))
+
+
+def _outermost(folder: Path, root: Path, direct: Set[Path]) -> str:
+    """Name of the first folder on the way down that holds images itself; what lies deeper belongs to it."""
+    parts = folder.relative_to(root).parts
+    depth = next(i for i in range(1, len(parts) + 1) if root.joinpath(*parts[:i]) in direct)
+    return "/".join(parts[:depth])
+
+
+def _kinds(files: Iterable[Path]) -> Counter[str]:
+    """How many files of each ending."""
+    return Counter(file.suffix.lower() or "without ending" for file in files)
+
+
+def _existing(path: Path) -> Path | None:
+    """The file of an image, whose ending may be left out."""
+    if path.is_file():
+        return path
+    if path.suffix.lower() in SUFFIXES:
+        return None
+    return next((other for end in SUFFIXES if (other := path.with_name(path.name + end)).is_file()), None)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -192,6 +304,7 @@ class ImageSource:
     stage: Stage = "pixels"
     together: int = 1
     codebook: Codebook | None = None
+    frame: Frame = "cover"
     _kept: np.ndarray | None = field(default=None, repr=False)
     _pool: ThreadPoolExecutor | None = field(default=None, repr=False)
 
@@ -212,6 +325,7 @@ class ImageSource:
         size: tuple[int, int],
         max_broken: float = 0.05,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        frame: Frame = "cover",
     ) -> ImageSource:
         """Decode every file once, so that the number of good ones is known before training.
 
@@ -221,12 +335,12 @@ class ImageSource:
         pixels = np.empty((len(folder) if keep else 0, 3, *size), np.uint8)
         broken: list[Broken] = []
         good: list[int] = []
-        for i, image in decode_all(folder, lambda path: decode_image(path, size), broken, max_broken, progress):
+        for i, image in decode_all(folder, lambda path: decode_image(path, size, frame), broken, max_broken, progress):
             if keep:
                 pixels[len(good)] = image
             good.append(i)
         return ImageSource(
-            folder.take(np.array(good)), size, tuple(broken), _kept=pixels[: len(good)] if keep else None
+            folder.take(np.array(good)), size, tuple(broken), frame=frame, _kept=pixels[: len(good)] if keep else None
         )
 
     @staticmethod
@@ -262,7 +376,7 @@ class ImageSource:
         return self._pool.map(do, index)
 
     def _decode(self, number: int) -> np.ndarray:
-        return decode_image(self.folder.paths[number], self.grid)
+        return decode_image(self.folder.paths[number], self.grid, self.frame)
 
 
 def decode_all(

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from tilework.core.errors import InputError
-from tilework.data.images import PARTS, File, ImageFolder
+from tilework.data.images import PARTS, File, ImageFolder, Level
 from tilework.data.parquet_images import ParquetImages
 from tilework.data.tar_images import TarImages
 
@@ -45,14 +45,16 @@ class Images(Protocol):
         """What Pillow opens, for some images, one at a time."""
 
 
-def open_images(source: Path, labels: Path | None = None, classes: Sequence[str] | None = None) -> Images:
+def open_images(
+    source: Path, labels: Path | None = None, classes: Sequence[str] | None = None, level: Level = "leaf"
+) -> Images:
     """A folder of class folders, a .tar or .parquet file, a folder of them, or a pattern ('shards/*.tar').
 
-    labels: a CSV file for a folder of images; classes: number them so, and refuse others.
+    labels: a label file for a folder of images; classes: number them so, and refuse others; level: of nested folders.
     """
     files = find_files(source)
     if not files:
-        return ImageFolder.listed(source, labels, classes) if labels else ImageFolder.open(source, classes)
+        return ImageFolder.listed(source, labels, classes) if labels else ImageFolder.open(source, classes, level)
     if labels:
         raise InputError(f"a table of labels for {source}", "tar and Parquet files hold their labels themselves")
     return (ParquetImages if files[0].suffix == ".parquet" else TarImages).open(files, classes)

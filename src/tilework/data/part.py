@@ -10,12 +10,41 @@ from tilework.core.rng import words
 from tilework.data.source import Around, Source
 
 
-def part_of(total: int, count: int) -> np.ndarray:
+def part_of(total: int, count: int, seed: int = 0) -> np.ndarray:
     """Numbers of `count` samples out of all, in order, (count,); more of them hold every fewer."""
-    if not 0 < count <= total:
-        raise ConfigError(f"{count} samples were asked for, the data have {total}", "lower 'samples'")
-    drawn = words(0, 0, np.arange(total), "part", 2)  # (total, 2)
-    return np.sort(np.lexsort((drawn[:, 1], drawn[:, 0]))[:count])
+    return np.sort(_first(_shuffled(total, seed), count, "samples"))
+
+
+def balanced_part(labels: np.ndarray, classes: int, count: int, seed: int = 0) -> np.ndarray:
+    """The same with as many samples of each class, up to one. labels: (N,) class numbers; returns (count,)."""
+    if count < classes:
+        what = f"{count} samples were asked for, fewer than the {classes} classes of the data"
+        raise ConfigError(what, "raise 'samples', or set draw.balanced=false")
+    order, parts = _shuffled(len(labels), seed), []
+    for number in range(classes):
+        own, wanted = order[labels[order] == number], count // classes + (number < count % classes)
+        if len(own) < wanted:
+            what = f"class number {number} has {len(own)} samples, and {wanted} of each class were asked for"
+            raise ConfigError(what, "lower 'samples', or set draw.balanced=false")
+        parts.append(own[:wanted])
+    return np.sort(np.concatenate(parts))
+
+
+def held_part(total: int, taken: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+    """`count` samples that are not among those taken, in order, (count,)."""
+    order = _shuffled(total, seed)
+    return np.sort(_first(order[~np.isin(order, taken)], count, "draw.held"))
+
+
+def _shuffled(total: int, seed: int) -> np.ndarray:
+    drawn = words(seed, 0, np.arange(total), "part", 2)  # (total, 2)
+    return np.lexsort((drawn[:, 1], drawn[:, 0]))
+
+
+def _first(order: np.ndarray, count: int, setting: str) -> np.ndarray:
+    if not 0 < count <= len(order):
+        raise ConfigError(f"{count} samples were asked for, the data have {len(order)}", f"lower '{setting}'")
+    return order[:count]
 
 
 class Chosen(Around):

@@ -22,12 +22,17 @@ class TokenSource:
         self.stage: Stage = "stacks" if len(store.grid) == 3 else "ids"
         self.grid = (store.grid[0], store.grid[1]) if len(store.grid) > 1 else (1, store.grid[0])
         self.together = store.together  # lanes are what the decoder is fast over
-        self.classes = store.classes
-        if classes is not None and classes != store.classes:
-            raise InputError(f"{store.path} has other classes than training", "tokenize it like the training store")
+        self.classes = store.classes if classes is None else classes
         self.codebook: Codebook | None = store.codebook
         self._count = len(store) * store.views
         self._labels = store.column("label")  # of each image
+        if classes is not None and classes != store.classes:  # fewer, perhaps, or by other numbers
+            there = {store.classes[label] for label in np.unique(self._labels).tolist()}
+            if unknown := sorted(there - set(classes)):
+                what = f"{store.path} has other classes than training: '{unknown[0]}' is unknown"
+                raise InputError(what, "tokenize it like the training store")
+            known = {name: i for i, name in enumerate(classes)}
+            self._labels = np.array([known.get(name, 0) for name in store.classes])[self._labels]
 
     @property
     def labels(self) -> np.ndarray:

@@ -15,18 +15,15 @@ from tilework.objectives import soft_cross_entropy
 
 
 class Accuracy(Means[Output]):
-    """Cross-entropy without smoothing, top-1 and top-5 accuracy."""
+    """Cross-entropy without smoothing, top-1 and, of more than five classes, top-5 accuracy."""
 
     def update(self, batch: Batch, output: Output) -> None:
         """See the logits of a batch."""
         logits, labels = output.logits, batch.target.ids[:, 0]
-        self.score(
-            {
-                "loss": soft_cross_entropy(logits, batch.target),
-                "top1": topk_hits(logits, labels, 1),
-                "top5": topk_hits(logits, labels, 5),
-            }
-        )
+        scores = {"loss": soft_cross_entropy(logits, batch.target), "top1": topk_hits(logits, labels, 1)}
+        if logits.shape[1] > 5:  # of fewer classes it says nothing
+            scores["top5"] = topk_hits(logits, labels, 5)
+        self.score(scores)
 
 
 def topk_hits(logits: Tensor, labels: Tensor, k: int) -> Tensor:

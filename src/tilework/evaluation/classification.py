@@ -49,12 +49,15 @@ class Classification:
 
     def summary(self) -> dict[str, Any]:
         """As plain values, for JSON."""
-        hits = class_accuracy(torch.from_numpy(self.confusion)).tolist()
+        counts = torch.from_numpy(self.confusion)
+        hits = [
+            hit if there else None for hit, there in zip(class_accuracy(counts).tolist(), counts.sum(1), strict=True)
+        ]
         return {
             "images": len(self.labels),
             "top1": self.top(1),
-            "top5": self.top(5),
-            "per_class": dict(zip(self.classes, hits, strict=True)),
+            **({"top5": self.top(5)} if len(self.classes) > 5 else {}),  # of fewer classes it says nothing
+            "per_class": dict(zip(self.classes, hits, strict=True)),  # None for a class that does not occur
             "confusion": self.confusion.tolist(),
         }
 

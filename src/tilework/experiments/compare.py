@@ -22,7 +22,7 @@ from tilework.augment import Augment, output_shape
 from tilework.core.batch import Shape, Stage
 from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
-from tilework.core.errors import ConfigError, InputError
+from tilework.core.errors import ConfigError
 from tilework.core.files import is_free, locked, make_directory, new_directory, sha256, write, write_json
 from tilework.core.registry import Registry, nearest
 from tilework.data import ImageFolder, ImageSource
@@ -149,9 +149,7 @@ class Compare:
         if not plan or len({(kind, value) for kind, value, _ in plan}) < len(plan):
             raise ConfigError("a row is given twice, or there are no rows", "give each once; add @SEEDS for more seeds")
         classes = ImageFolder.open(self.images).classes
-        if missing := set(classes) - set(ImageFolder.open(self.val).classes):
-            raise InputError(f"{self.val} lacks class '{min(missing)}' of {self.images}", "use the same class folders")
-        ImageFolder.open(self.val, classes)
+        ImageFolder.open(self.val, classes)  # some may be missing, others not be there
         for path in self.tokenizers:
             load_tokenizer(path)
         for kind, value, _ in plan:

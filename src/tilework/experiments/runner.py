@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
-from time import monotonic, sleep
+from time import monotonic, process_time, sleep
 
 from tilework.core.config import Plain, encode
 from tilework.core.errors import InUseError, OutputError
 from tilework.core.files import is_free, locked, make_directory, write_json
 from tilework.core.location import Location
+from tilework.experiments.protocol import curve
 from tilework.experiments.statistics import paired_difference, pooled_deviation, resolvable
 from tilework.objectives import Task
 from tilework.runs import Chain, Link, Run, train, train_chain
 from tilework.runs.directory import RESULTS
 
 TRIAL, STATE = "trial.json", "settings.json"
+COMPARED = ("run", "data", "val", "start")  # what must be equal for a trial to go on
 PAUSE = 2.0  # seconds between checks for runs that other processes have finished
 
 
@@ -36,12 +38,14 @@ class Trial:
     data: tuple[Location, ...]
     val: tuple[Location | None, ...]
     start: Path | None = None  # run or checkpoint to initialise from
+    rate: float | None = None  # learning rate, in a table that chooses it
 
     @property
     def directory(self) -> Path:
         """Directory of the run, relative to that of the table."""
         plain = re.sub(r"[^\w.%+-]+", "-", self.row).strip("-.") or "row"
-        return Path("runs") / plain / f"seed-{self.seed}"
+        rate = "" if self.rate is None else f"-rate-{self.rate:g}"
+        return Path("runs") / plain / f"seed-{self.seed}{rate}"
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Outcome:
     trial: Trial
     metrics: dict[str, float]
     seconds: float  # in total, if it was interrupted
+    cpu_seconds: float = 0.0  # of all threads
+    curve: Sequence[Plain] = ()  # its evaluations: pass, loss, figures
 
 
 def with_seed(run: Run | Chain, seed: int) -> Run | Chain:
@@ -76,13 +82,14 @@ def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False
         known = (
             json.loads((directory / TRIAL).read_bytes())
             if (directory / TRIAL).is_file()
-            else {**settings, "seconds": 0.0}
+            else {**settings, "seconds": 0.0, "cpu_seconds": 0.0}
         )
-        if {**known, "seconds": 0.0} != {**settings, "seconds": 0.0}:
+        if {key: value for key, value in known.items() if key in COMPARED} != settings:
             raise OutputError(f"{directory} holds a run with other settings", "choose another --out or use those")
         if not (directory / "run" / RESULTS).is_file():
             write_json(directory / TRIAL, known)
-            begun, title = monotonic(), f"{trial.row} seed {trial.seed}"
+            begun, busy = monotonic(), process_time()
+            title = f"{trial.row} seed {trial.seed}" + ("" if trial.rate is None else f" rate {trial.rate:g}")
             try:
                 if isinstance(trial.run, Chain):
                     train_chain(trial.run, trial.data, trial.val, directory / "run", device, title, quiet, trial.start)
@@ -90,9 +97,11 @@ def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False
                     train(trial.run, trial.data[0], trial.val[0], directory / "run", device, title, quiet, trial.start)
             finally:
                 known["seconds"] += monotonic() - begun
+                known["cpu_seconds"] = known.get("cpu_seconds", 0.0) + process_time() - busy
                 write_json(directory / TRIAL, known)
         metrics = json.loads((directory / "run" / RESULTS).read_bytes())
-    return Outcome(trial, metrics, known["seconds"])
+    evaluations = curve(directory / "run", task_of(trial.run).metric)
+    return Outcome(trial, metrics, known["seconds"], known.get("cpu_seconds", 0.0), evaluations)
 
 
 def run_trials(
@@ -101,22 +110,30 @@ def run_trials(
     device: str = "auto",
     quiet: bool = False,
     after: Callable[[list[Outcome]], object] = lambda done: None,
+    then: Callable[[list[Outcome]], Sequence[Trial]] = lambda done: (),
+    known: Mapping[Path, Outcome] | None = None,
 ) -> list[Outcome]:
-    """Run all trials; several processes with the same list share them. after: called with all outcomes so far."""
-    done: dict[int, Outcome] = {}
-    while len(done) < len(trials):
+    """Run all trials; several processes with the same list share them.
+
+    after: called with all outcomes so far. then: further trials that the outcomes so far ask for. known: outcomes of
+    runs whose directories may be gone.
+    """
+    done: dict[Path, Outcome] = {}
+    while True:
+        queue = [*trials, *then(list(done.values()))]
+        left = [trial for trial in queue if trial.directory not in done]
+        if not left:
+            return [done[trial.directory] for trial in queue]
         before = len(done)
-        for number, trial in enumerate(trials):
-            if number in done:
-                continue
+        for trial in left:
             try:
-                done[number] = run_trial(trial, out, device, quiet)
+                done[trial.directory] = (known or {}).get(trial.directory) or run_trial(trial, out, device, quiet)
             except InUseError:
                 continue  # another process runs it
-            after([done[i] for i in sorted(done)])
+            after(list(done.values()))
+            break  # what comes next may follow from this one
         if len(done) == before:
             sleep(PAUSE)
-    return [done[i] for i in sorted(done)]
 
 
 def claim(out: Path, state: Plain, name: str) -> None:

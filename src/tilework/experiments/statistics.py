@@ -42,3 +42,16 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> tuple[float, fl
     if len(differences) < 2:
         return mean(differences), float("inf")
     return mean(differences), student(len(differences) - 1) * stdev(differences) / sqrt(len(differences))
+
+
+def paired_deviation(rows: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """Standard deviation of runs around their row's mean plus their seed's, and its degrees of freedom; (0, 0) if none.
+
+    rows: of equal length, the same seeds in each. What a seed does to all rows (an easier subset) is taken off.
+    """
+    if len(rows) < 2 or len(rows[0]) < 2:
+        return 0.0, 0
+    total, seeds = mean(map(mean, rows)), [mean(values) for values in zip(*rows, strict=True)]
+    squares = sum((x - mean(row) - seed + total) ** 2 for row in rows for x, seed in zip(row, seeds, strict=True))
+    degrees = (len(rows) - 1) * (len(rows[0]) - 1)
+    return sqrt(squares / degrees), degrees

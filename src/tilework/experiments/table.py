@@ -96,9 +96,14 @@ class Table:
             if task.metric != first.metric:
                 what = f"row '{row.name}' is evaluated by {task.metric}, row '{rows[0].name}' by {first.metric}"
                 raise ConfigError(what, "make a table for each metric")
-            whole = row.run if isinstance(row.run, Chain) else Chain((Link("run", row.run),))
-            check_links(whole, [self.data] * row.links, self._validation(row), row.start)
+            for run, start in self._versions(row):
+                whole = run if isinstance(run, Chain) else Chain((Link("run", run),))
+                check_links(whole, [self.data] * row.links, self._validation(row), start)
         return rows
+
+    def _versions(self, row: Row) -> list[tuple[Run | Chain, Path | None]]:
+        """What a row trains and starts from, as far as its seeds differ in more than their number."""
+        return [(row.run, row.start)]
 
     def run(self) -> Plain:
         """All rows, seed by seed, so that every row has a number early; returns what results.json holds."""
@@ -139,7 +144,7 @@ class Table:
             run = resolve(Chain((*links[:-1], replace(links[-1], run=last))), None, settings)
         else:
             known = equip(run, self.artefacts, strict=False)
-            run = resolve(known, None, [*self.settings, *settings])
+            run = resolve(resolve(known, None, self.settings), None, settings)
         return Row(name if colon else recipe, run, Path(starts[-1]) if starts else None, int(seeds))
 
     def _validation(self, row: Row) -> tuple[Location | None, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
-from tilework.core.errors import ConfigError, InputError, OutputError
+from tilework.core.errors import ConfigError, OutputError
 from tilework.core.files import locked, make_directory, write, write_json
 from tilework.data import ImageFolder, ImageSource
 from tilework.evaluation.reconstruction import reconstruction
@@ -90,9 +90,7 @@ class TokenizerViews:
         if self.seeds < 1 or self.steps < 1 or self.limit < 1:
             raise ConfigError("--seeds, --steps and --limit must be at least 1", "raise them")
         classes = ImageFolder.open(self.data).classes
-        ImageFolder.open(self.val, classes)
-        if missing := set(classes) - set(ImageFolder.open(self.val).classes):
-            raise InputError(f"{self.val} lacks class '{min(missing)}' of {self.data}", "use the same class folders")
+        ImageFolder.open(self.val, classes)  # some may be missing, others not be there
         for path in self.tokenizers:
             self._run_of(path.name)
         return names
@@ -146,7 +144,7 @@ class TokenizerViews:
         file = self.out / "data" / name / MEASURED
         if not file.is_file():
             tokenizer, card = load_tokenizer(self._path(name))
-            folder = ImageFolder.open(self.val)
+            folder = ImageFolder.open(self.val, ImageFolder.open(self.data).classes)
             some = np.linspace(0, len(folder) - 1, min(self.limit, len(folder))).astype(np.int64)
             source = ImageSource.read(folder.take(np.unique(some)), card.size, self.max_broken)
             kept = asdict(reconstruction(tokenizer, source, pick_device(self.device)))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tilework.core.batch import Mix
+from tilework.core.bounds import check_below_one
 from tilework.core.errors import ConfigError
 from tilework.layers.residual import add_branch
 from tilework.layers.shares import convolve_shares, pool_shares
@@ -33,6 +34,9 @@ class ConvnextConfig(ModelConfig):
     drop_path: float = 0.0  # of the last block; rises linearly from zero
     scale: float = 1e-6  # of the branches, at the start
     stem: StemConfig = field(default_factory=lambda: PatchStemConfig(4))
+
+    def __post_init__(self) -> None:
+        check_below_one(self, "drop_path")
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> Convnext:
         """The network for an input of `channels` on `grid`."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tilework.core.batch import Mix
+from tilework.core.bounds import check_below_one
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Mlp
 from tilework.layers.residual import add_branch
@@ -29,6 +30,9 @@ class MlpMixerConfig(ModelConfig):
     channel_hidden: int = 2048  # of the MLP over channels
     drop_path: float = 0.0  # of the last block; rises linearly from zero
     stem: StemConfig = field(default_factory=PatchStemConfig)
+
+    def __post_init__(self) -> None:
+        check_below_one(self, "drop_path")
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> MlpMixer:
         """The network for an input of `channels` on `grid`; no other grid fits it."""

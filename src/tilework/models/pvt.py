@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tilework.core.batch import Mix
+from tilework.core.bounds import check_below_one
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.layers.positions import resize_positions
@@ -32,6 +33,9 @@ class PvtConfig(ModelConfig):
     reductions: tuple[int, ...] = (8, 4, 2, 1)  # side of the window that makes a key; none in the last stage
     drop_path: float = 0.0  # of the last block; rises linearly from zero
     stem: StemConfig = field(default_factory=lambda: PatchStemConfig(4))
+
+    def __post_init__(self) -> None:
+        check_below_one(self, "drop_path")
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> Pvt:
         """The network for an input of `channels` on `grid`."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tilework.core.batch import Mix
+from tilework.core.bounds import check_below_one
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.layers.residual import add_branch
@@ -37,6 +38,9 @@ class PvtV2Config(ModelConfig):
     reductions: tuple[int, ...] = (8, 4, 2, 1)  # side of the window that makes a key
     drop_path: float = 0.0  # of the last block; rises linearly from zero
     stem: StemConfig = field(default_factory=OverlapStemConfig)
+
+    def __post_init__(self) -> None:
+        check_below_one(self, "drop_path")
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> PvtV2:
         """The network for an input of `channels` on `grid`."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tilework.core.batch import Mix
+from tilework.core.bounds import check_below_one
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenFineStemConfig
@@ -34,6 +35,9 @@ class SwinConfig(ModelConfig):
     mlp_ratio: float = 4.0
     drop_path: float = 0.0  # of the last block; rises linearly from zero
     stem: StemConfig = field(default_factory=lambda: PatchStemConfig(4))
+
+    def __post_init__(self) -> None:
+        check_below_one(self, "drop_path")
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> Swin:
         """The network for an input of `channels` on `grid`."""

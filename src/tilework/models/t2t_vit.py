@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tilework.core.batch import Mix
+from tilework.core.bounds import check_below_one
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.layers.positions import resize_positions
@@ -34,6 +35,9 @@ class T2tVitConfig(ModelConfig):
     mlp_ratio: float = 3.0
     drop_path: float = 0.0  # of the last block; rises linearly from zero
     stem: StemConfig = field(default_factory=TokensToTokenConfig)
+
+    def __post_init__(self) -> None:
+        check_below_one(self, "drop_path")
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> T2tVit:
         """The network for an input of `channels` on `grid`."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tilework.core.batch import Mix
+from tilework.core.bounds import check_below_one
 from tilework.core.errors import ConfigError, MachineError
 from tilework.models.model import Model, ModelConfig, Output
 
@@ -27,6 +28,9 @@ class TimmConfig(ModelConfig):
 
     model: str  # as timm calls it
     drop_path: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_below_one(self, "drop_path")
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> TimmModel:
         """The network for images of `channels` on `grid`."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tilework.core.batch import Mix
+from tilework.core.bounds import check_below_one
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.layers.moto import Moto
@@ -40,6 +41,9 @@ class VitConfig(ModelConfig):
     moto_blocks: int = 0  # so many first blocks end with MoTo on the patch tokens (Good tokenizers, table 5)
     entities: int = 8  # of it
     stem: StemConfig = field(default_factory=PatchStemConfig)
+
+    def __post_init__(self) -> None:
+        check_below_one(self, "drop_path")
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> Vit:
         """The network for an input of `channels` on `grid`."""

@@ -79,13 +79,19 @@ def create_model(
     name: str,
     *,
     input: Literal["pixels", "tokens"] = "pixels",
-    grid: tuple[int, int] = (224, 224),
+    grid: tuple[int, int] | int = (224, 224),
     code_dim: int | None = None,
     classes: int = 1000,
     stem: StemConfig | str | None = None,
     **changes: Any,
 ) -> Model:
-    """A network by name. grid: image size in pixels, or code grid; stem: or its name; `changes`: other settings."""
+    """A network by name. grid: image size in pixels, or code grid, one number for squares; stem: or its name.
+
+    changes: other settings.
+    """
+    sides = (grid, grid) if isinstance(grid, int) else tuple(grid)
+    if len(sides) != 2 or min(sides) < 1:
+        raise ConfigError(f"grid is {grid!r}", "give rows and columns, or one number for both")
     if input not in ("pixels", "tokens"):
         raise ConfigError(f"input is {input!r}", "'pixels' or 'tokens' is needed")
     if input == "pixels" and code_dim is not None:
@@ -96,6 +102,6 @@ def create_model(
     config = preset(name, **changes, **({} if stem is None else {"stem": stem}))
     if input == "tokens" and stem is None:
         config = config.for_tokens()
-    model = config.build(3 if code_dim is None else code_dim, grid, classes)
+    model = config.build(3 if code_dim is None else code_dim, (sides[0], sides[1]), classes)
     assert isinstance(model, Model)  # every preset is one
     return model

@@ -20,6 +20,7 @@ from tilework.augment.affine import Geometry, warp
 from tilework.augment.mixing import CutMixOrMixup
 from tilework.core.artefact import artefact
 from tilework.core.batch import Batch, Mix
+from tilework.core.bounds import check_shares
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
@@ -42,6 +43,9 @@ class AdaptConfig(ObjectiveConfig):
     geometry: Geometry = field(default_factory=lambda: Geometry(crop=0.5))
     mixing: CutMixOrMixup = field(default_factory=CutMixOrMixup)
     mix: float = 0.3  # probability of mixing at all
+
+    def __post_init__(self) -> None:
+        check_shares(self, "mix")
 
     def suit(self, model: ModelConfig, size: tuple[int, int]) -> tuple[ModelConfig, tuple[int, int]]:
         """The tokenizer's code dimension and size of images."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from tilework.core.batch import Batch
+from tilework.core.bounds import check_below_one
 from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
 from tilework.core.rng import Draws
@@ -23,6 +24,9 @@ class ClassifyConfig(ObjectiveConfig):
     """Settings of classification."""
 
     smoothing: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_below_one(self, "smoothing")
 
     def check(self, classes: tuple[str, ...], steps: int) -> None:
         """One class cannot be told from another."""

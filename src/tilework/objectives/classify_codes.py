@@ -29,6 +29,7 @@ class ClassifyCodesConfig(ClassifyConfig):
     dropout: float = 0.1  # of the vectors of codes
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout} but must lie in [0, 1)")
 

@@ -104,11 +104,12 @@ class Distil(Reconstruct):
             found["loss"] = found["loss"] + unused
         return found
 
+    @torch.no_grad()
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Cosine to the teacher's map of each image; and its squared error where pixels count."""
         assert isinstance(model, Tokenizer)
         wanted = self.map(batch.x)
-        restored = self.restored(model.vectors(model.encode(batch.x)), (wanted.shape[2], wanted.shape[3]))
+        restored = self.restored(model.vectors(model.encode(batch.x).clone()), (wanted.shape[2], wanted.shape[3]))
         found = {"cosine": F.cosine_similarity(restored, wanted, dim=1).mean((1, 2))}
         return {**super().score(model, batch), **found} if self.distil.pixel else found
 

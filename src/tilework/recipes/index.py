@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,47 @@ def sources() -> str:
 
 
 def cards() -> list[Card]:
-    """What is known about every recipe but its run."""
-    if imported:  # recipes of other packages are listed too
-        return collect()
+    """Every recipe that is listed; `run` has its settings."""
+    return [card for card in entries() if card["listed"]]
+
+
+def entries() -> list[Card]:
+    """The same with the small forms that have no name of their own."""
+    return _kept() or collect()
+
+
+def names() -> set[str] | None:
+    """Every name that `find` knows; None where only the recipes themselves can tell."""
+    kept = _kept()
+    if kept is None:
+        return None
+    return {name for card in kept for name in (card["name"], *card["also"], f"{card['name']}_cpu")}
+
+
+def find_entry(name: str, small: bool = False) -> Card | None:
+    """A recipe by its name, or its small form; None where the recipes themselves must say what is wrong."""
+    known = {other: card for card in _kept() or () for other in (*card["also"], card["name"])}
+    card = known.get(name)
+    return card if not small or card is None else known.get(card["small"])
+
+
+@cache
+def _kept() -> list[Card] | None:
+    """The list beside the recipes, unless they have changed since, or other packages bring some."""
+    if imported:
+        return None
     head, *lines = FILE.read_text("utf-8").splitlines() if FILE.is_file() else ["null"]
-    return [json.loads(line) for line in lines] if json.loads(head) == sources() else collect()
+    return [json.loads(line) for line in lines] if json.loads(head) == sources() else None
 
 
 def collect() -> list[Card]:
     """The same from the recipes themselves."""
-    from tilework.recipes import catalogue
+    from tilework.core.config import encode
+    from tilework.recipes import catalogue, small_forms
 
-    return [recipe.card() for recipe in catalogue]
+    listed = [(recipe, True) for recipe in catalogue]
+    hidden = [(recipe, False) for recipe in small_forms.values() if recipe not in catalogue]
+    return [{**recipe.card(), "run": encode(recipe.run), "listed": there} for recipe, there in (*listed, *hidden)]
 
 
 if __name__ == "__main__":

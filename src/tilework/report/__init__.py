@@ -1,6 +1,7 @@
 """Figures and HTML reports."""
 
 from tilework.report.figures import (
+    captioned_pictures,
     code_pictures,
     confusion,
     curves,
@@ -17,6 +18,7 @@ from tilework.report.page import Page
 
 __all__ = [
     "Page",
+    "captioned_pictures",
     "code_pictures",
     "confusion",
     "curves",

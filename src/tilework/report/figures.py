@@ -65,21 +65,26 @@ def rows_of_pictures(rows: Mapping[str, np.ndarray]) -> bytes:
     return _png(figure)
 
 
-def heat_pictures(rows: Sequence[tuple[str, np.ndarray, np.ndarray, Sequence[str]]]) -> bytes:
-    """Heat maps over images, row by row. rows: label, (N, H, W, 3) in [0, 1], (N, h, w) heat, caption of each."""
+def heat_pictures(rows: Sequence[tuple[str, np.ndarray, np.ndarray | None, Sequence[str]]]) -> bytes:
+    """Heat maps over images, row by row. rows: label, (N, H, W, 3) in [0, 1], (N, h, w) heat or none, captions."""
     count = len(rows[0][1])
     figure = Figure(figsize=(1.5 * count + 1.2, 1.75 * len(rows)), layout="constrained")
-    for axes, (label, pictures, heats, words) in zip(
-        figure.subplots(len(rows), count, squeeze=False), rows, strict=True
-    ):
-        for cell, picture, heat, word in zip(axes, pictures, heats, words, strict=True):
+    grid, drawn = figure.subplots(len(rows), count, squeeze=False), None
+    for axes, (label, pictures, heats, words) in zip(grid, rows, strict=True):
+        for i, (cell, picture, word) in enumerate(zip(axes, pictures, words, strict=True)):
             extent = (0, picture.shape[1], picture.shape[0], 0)
-            cell.imshow(picture.mean(-1, keepdims=True).repeat(3, -1), extent=extent)
-            cell.imshow(heat, cmap="inferno", alpha=0.55, extent=extent, interpolation="bilinear")
+            grey = picture if heats is None else picture.mean(-1, keepdims=True).repeat(3, -1)
+            cell.imshow(grey, extent=extent)
+            if heats is not None:
+                drawn = cell.imshow(heats[i], cmap="inferno", alpha=0.55, extent=extent, interpolation="bilinear")
             cell.set(xticks=[], yticks=[])
             cell.set_xlabel(_shorten(word, 20), fontsize=8, color=GREY)
             cell.spines[:].set_visible(False)
         axes[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=10, labelpad=8)
+    if drawn is not None:
+        bar = figure.colorbar(drawn, ax=grid, shrink=0.4, ticks=[], pad=0.01)
+        bar.set_label("relevance, from low to high", fontsize=8)
+        bar.outline.set_visible(False)
     return _png(figure)
 
 
@@ -182,6 +187,27 @@ def predictions(
                 va="top",
                 transform=cell.transAxes,
             )
+    return _png(figure)
+
+
+def captioned_pictures(
+    pictures: Sequence[np.ndarray], titles: Sequence[str], lines: Sequence[Sequence[str]], right: Sequence[bool | None]
+) -> bytes:
+    """A contact sheet. pictures: (H, W, 3) each; lines: below each; right: green, red, or grey where it is unknown."""
+    columns = min(6, len(pictures))
+    rows, below = -(-len(pictures) // columns), max(map(len, lines), default=0)
+    layout = ConstrainedLayoutEngine(hspace=0.02 + 0.06 * below)
+    figure = Figure(figsize=(1.9 * columns, (2.0 + 0.18 * below) * rows), layout=layout)
+    cells = figure.subplots(rows, columns, squeeze=False).ravel()
+    for cell in cells:
+        cell.axis("off")
+    for cell, picture, title, said, good in zip(cells, pictures, titles, lines, right, strict=False):
+        cell.imshow(picture)
+        cell.set_title(_shorten(title[::-1], 24)[::-1], fontsize=8, color=GREY)
+        for number, line in enumerate(said):
+            colour = GREY if good is None or number else GREEN if good else RED
+            cell.text(0.5, -0.04 - 0.12 * number, _shorten(line, 26), color=colour, fontsize=8, ha="center",
+                      va="top", transform=cell.transAxes, weight="normal" if number else "bold")  # fmt: skip
     return _png(figure)
 
 

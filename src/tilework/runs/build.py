@@ -15,16 +15,17 @@ from tilework.core.batch import Shape
 from tilework.core.codebook import Codebook, same_codes
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.location import Location, Url, is_store
-from tilework.data import ImageFolder, ImageSource, Part, RandomCrops, Source, TokenSource, WholeImages
+from tilework.data import Chosen, ImageFolder, ImageSource, RandomCrops, Source, TokenSource, WholeImages
 from tilework.data.columns import ColumnValues, column_kinds
-from tilework.data.part import part_of
+from tilework.data.images import Level
+from tilework.data.overlap import shared_images
 from tilework.data.source import shape_of
 from tilework.models import Network
 from tilework.objectives import Combined, Objective, ObjectiveConfig
 from tilework.runs.directory import DataSpec
-from tilework.runs.run import Run
+from tilework.runs.run import Draw, Run
 from tilework.store import Store
-from tilework.train.log import Bar
+from tilework.train.log import Bar, counted, notice
 
 
 def check_there(path: Location) -> None:
@@ -41,6 +42,8 @@ def open_source(
     quiet: bool = False,
     samples: int = 0,
     crop: WholeCrop | None = None,
+    draw: Draw | None = None,
+    level: Level = "leaf",
 ) -> TokenSource | ImageSource:
     """A token store or a folder of images, whichever is there. samples: of the images, drawn at random; 0: all.
 
@@ -57,8 +60,11 @@ def open_source(
         bar[0].update(done)
 
     try:
-        folder = ImageFolder.open(path, classes)
-        chosen = folder.take(part_of(len(folder), samples)) if samples else folder
+        folder = ImageFolder.open(path, classes, level)
+        for note in folder.notes:
+            notice(note, quiet)
+        numbers = (draw or Draw()).numbers(folder.labels, len(folder.classes), samples)
+        chosen = folder.take(numbers) if samples else folder
         if crop is not None:
             return WholeImages.scan(chosen, size, crop.size, max_broken, progress)
         return ImageSource.read(chosen, size, max_broken, progress)
@@ -105,12 +111,31 @@ def training_source(run: Run, source: TokenSource | ImageSource, columns: dict[s
     if crop is not None and isinstance(source, WholeImages):
         second = (COLUMN, OtherView) if isinstance(run.augment[0], TwoViews) else None
         return RandomCrops(source, whole, crop.size, crop.area, crop.aspect, second)
-    return Part(whole, run.samples) if run.samples and isinstance(source, TokenSource) else whole
+    return chosen(whole, run) if isinstance(source, TokenSource) else whole
+
+
+def chosen(source: Source, run: Run) -> Source:
+    """The samples of the whole data that a run draws."""
+    if not run.samples:
+        return source
+    return Chosen(source, run.draw.numbers(source.labels, len(source.classes), run.samples))
+
+
+def held_source(run: Run, data: Location, classes: tuple[str, ...]) -> Source | None:
+    """The training samples that a run holds back; None: it holds none."""
+    if not run.draw.held:
+        return None
+    if isinstance(data, Url) or is_store(data):
+        store = TokenSource(Store(data), classes)
+        return Chosen(store, run.draw.held_numbers(store.labels, len(classes), run.samples))
+    folder = ImageFolder.open(data, classes, run.classes)
+    held = folder.take(run.draw.held_numbers(folder.labels, len(classes), run.samples))
+    return ImageSource.read(held, run.size, run.max_broken)
 
 
 def validation_source(run: Run, data: Location, classes: tuple[str, ...], quiet: bool) -> Source:
     """The samples that a run is evaluated on, with the columns that evaluation needs; a store keeps its own."""
-    source: Source = open_source(data, run.size, run.max_broken, classes, quiet)
+    source: Source = open_source(data, run.size, run.max_broken, classes, quiet, level=run.classes)
     for name in run.objective.task.validation_columns:
         source = column_kinds[name].find(data, "").attach(source, str(data))
     return source
@@ -121,7 +146,27 @@ def data_spec(source: Source, shape: Shape) -> DataSpec:
     if shape.stage in ("ids", "stacks"):
         raise ConfigError("the evaluation pipeline ends in codes", "add 'embed' to run.evaluation")
     digest = "" if source.codebook is None else source.codebook.digest
-    return DataSpec(source.stage, shape.channels, shape.grid, source.classes, digest, source.grid)
+    store = store_of(source)
+    return DataSpec(
+        source.stage,
+        shape.channels,
+        shape.grid,
+        source.classes,
+        digest,
+        source.grid,
+        "squash" if store is not None and ", squashed " in store.manifest.preprocessing else "cover",
+        {} if store is None else {k: v for k, v in store.manifest.tokenizer.items() if k in ("name", "sha256")},
+        "" if store is None else store.manifest.licence,
+    )
+
+
+def store_of(source: Source) -> Store | None:
+    """The token store that samples come from, whatever lies around it."""
+    while not isinstance(source, TokenSource):
+        if not hasattr(source, "source"):
+            return None
+        source = source.source
+    return source.store
 
 
 def build_model(run: Run, spec: DataSpec) -> Network:
@@ -177,16 +222,34 @@ def check_data(
     return spec, model
 
 
+def remark(source: Source, validation: Source | None, data: Location, val: Location | None, quiet: bool) -> None:
+    """Say what is odd about a pair of data sets, but not wrong."""
+    if validation is None:
+        return
+    if len(validation) > len(source):
+        counts = f"{counted(len(validation), 'sample')}, training on {data} {len(source):,}"
+        notice(f"validation on {val} has {counts}: are --data and --val the right way round?", quiet)
+    there = np.unique(validation.labels)
+    if absent := [name for i, name in enumerate(source.classes) if i not in set(there.tolist())]:
+        few = ", ".join(absent[:3]) + (", ..." if len(absent) > 3 else "")
+        notice(f"{val} has no image of {len(absent)} of {len(source.classes)} classes ({few})", quiet)
+    shared, looked = (0, 0) if quiet else shared_images(source, validation)
+    if shared:
+        what = f"{shared:,} of {counted(looked, 'validation image')} looked at are in the training data too"
+        notice(f"{what}: accuracy on them says little", quiet)
+
+
 def _check_kind(run: Run, shape: Shape, data: Location) -> bool:
     """Refuse images for a recipe for tokens, and the reverse; returns whether its first step fits the data."""
     stages = next((step.stages for step in (*run.augment, *run.evaluation)), (shape.stage,))
     if shape.stage == "pixels" and "pixels" not in stages and "ids" in stages:
         raise ConfigError(
             f"the recipe trains on a token store, but {data} is an image folder",
-            f"run 'tilework tokenize {data}' first, or use a recipe for pixels",
+            f"run 'tilework tokenize {data}' first, or use one of 'tilework recipes --input pixels'",
         )
     if shape.stage != "pixels" and stages == ("pixels",):
         raise ConfigError(
-            f"the recipe trains on images, but {data} is a token store", "give a folder, or use a recipe for tokens"
+            f"the recipe trains on images, but {data} is a token store",
+            "give a folder of images, or use one of 'tilework recipes --input tokens'",
         )
     return shape.stage in stages and not shape.is_sequence

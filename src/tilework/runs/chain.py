@@ -10,9 +10,9 @@ from tilework.core.distributed import join_world
 from tilework.core.errors import ConfigError
 from tilework.core.files import write_json
 from tilework.core.location import Location, Url, is_store
-from tilework.data import ImageFolder, ImageSource, Part, Source, TokenSource
+from tilework.data import ImageFolder, ImageSource, Source, TokenSource
 from tilework.models import Model
-from tilework.runs.build import check_data, check_there, find_columns
+from tilework.runs.build import check_data, check_there, chosen, find_columns
 from tilework.runs.directory import RESULTS, claim_chain
 from tilework.runs.job import train_in
 from tilework.runs.run import Chain
@@ -42,7 +42,7 @@ def train_chain(
             result = train_in(world, link.run, data[number], val[number], start, where, name, quiet)
             start = where
         if world.leads:
-            write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
+            write_json(out / RESULTS, result.summary)
     return result
 
 
@@ -58,7 +58,7 @@ def check_links(chain: Chain, data: Sequence[Location], val: Sequence[Location |
         run = link.run
         find_columns(run, path)
         source = _glance(path, run.size)
-        source = Part(source, run.samples) if run.samples else source
+        source = chosen(source, run)
         judged = None if judge is None else _glance(judge, run.size, source.classes)
         _, model = check_data(run, source, judged, path, judge)
         if not isinstance(model, Model):

@@ -3,7 +3,8 @@
 run.yaml                 settings
 data.json                version, what the data look like, and where they lie
 codebook.safetensors     codes of a token store, with learnt vectors when the run has ended
-checkpoints/, log.jsonl, results.json, quarantine.json, pictures/
+tokenizer/               of a token store, if it was found and is not large
+checkpoints/, log.jsonl, log.csv, results.json, quarantine.json, pictures/
 chain.yaml               in the directory above, where runs follow one another in 1-NAME, 2-NAME, ...
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,19 +22,14 @@ from tilework.core.codebook import Codebook
 from tilework.core.config import Plain, decode, encode, first_difference, read_yaml, to_yaml
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
 from tilework.core.files import is_free, make_directory, write, write_json
+from tilework.core.location import what_is
+from tilework.data.images import Frame
 from tilework.runs.run import Chain, R, Run
-from tilework.train.checkpoint import latest_checkpoint
+from tilework.tokenizers.find import find_tokenizer
+from tilework.train.checkpoint import best_checkpoint, latest_checkpoint
 
 SETTINGS, DATA, RESULTS, QUARANTINE, CHAIN = "run.yaml", "data.json", "results.json", "quarantine.json", "chain.yaml"
 VERSION = 2  # 1 had no number
-OTHERS = {  # what else a directory may be, by a file that it has
-    "manifest.json": "a token store",
-    "tokenizer.json": "a tokenizer",
-    "token_adapt.json": "a TokenAdapt",
-    "model.json": "an exported model",
-    "maps.json": "label maps",
-    "settings.json": "a table or comparison of runs",
-}
 
 
 @dataclass(frozen=True)
@@ -46,6 +42,9 @@ class DataSpec:
     classes: tuple[str, ...]
     codebook: str  # SHA-256 of the code vectors; empty for pixels
     stored: tuple[int, int] | None = None  # grid before the evaluation pipeline
+    frame: Frame = "cover"  # how images of any aspect became codes
+    tokenizer: dict[str, str] = field(default_factory=dict)  # of codes: name, sha256, and place if it lies elsewhere
+    licence: str = ""  # of the training data, as their store states it
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class RunDirectory:
                 raise InputError(f"the chain in {path} has not begun", "wait for the checkpoint of its first run")
             return RunDirectory(links[-1])
         if not (path / SETTINGS).is_file():
-            other = next((name for file, name in OTHERS.items() if (path / file).is_file()), None)
+            other = what_is(path)
             what = f"{path} is {other}, not a run" if other else f"no run in {path}"
             raise InputError(what, "give a directory that 'tilework train' wrote")
         if not (path / DATA).is_file():
@@ -103,9 +102,16 @@ class RunDirectory:
             raise DamageError(f"{self.path / DATA} is malformed", f"restore it ({error})") from error
         return spec
 
-    def checkpoint(self) -> Path:
-        """The newest checkpoint."""
+    def checkpoint(self, best: bool = False) -> Path:
+        """The newest checkpoint, or the one with the best validation figure."""
         found = latest_checkpoint(self.checkpoints)
+        if best and found is not None:
+            chosen = best_checkpoint(self.checkpoints)
+            if chosen is None:
+                raise InputError(
+                    f"{self.path} has no best checkpoint", "it was trained without --val; leave --best out"
+                )
+            return chosen
         if found is None:
             raise InputError(f"{self.path} has no checkpoint yet", "wait for the first one")
         return found
@@ -118,6 +124,16 @@ class RunDirectory:
             )
         expected = self.data().codebook
         return Codebook.read(self.path, expected) if expected else None
+
+    def tokenizer(self) -> Path | None:
+        """The tokenizer of the codes it was trained on, if it is inside or where it was."""
+        return find_tokenizer(self.data().tokenizer, self.path)
+
+    def figures(self) -> dict[str, float]:
+        """What validation gave at the end; empty before."""
+        if not self.finished:
+            return {}
+        return {k: v for k, v in read_json(self.path / RESULTS).items() if isinstance(v, int | float)}
 
     def log(self) -> list[Plain]:
         """What was logged, line by line."""

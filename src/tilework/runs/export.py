@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,24 @@ from tilework.core.codebook import Codebook
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, MachineError, OutputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
-from tilework.core.location import location
+from tilework.core.location import location, what_is
 from tilework.core.rng import Draws
+from tilework.data.images import Frame
 from tilework.models import Model, ModelConfig
+from tilework.objectives import ClassifyConfig
+from tilework.runs.directory import DataSpec, RunDirectory
+from tilework.runs.predict import Prediction, predict
+from tilework.runs.run import Run
 from tilework.runs.start import DESCRIPTION
 from tilework.runs.trained import Trained
+from tilework.tokenizers import Tokenizer, load_tokenizer
+from tilework.tokenizers.find import keep_tokenizer
+from tilework.tokenizers.images_as_codes import code_numbers
+from tilework.tokenizers.tokenizer import Card
 from tilework.version import __version__
 
 WEIGHTS, GRAPH = "model.safetensors", "model.onnx"
-FORMAT, VERSION = "tilework model", 1
+FORMAT, VERSION = "tilework model", 2  # 1 had no tokenizer
 SAMPLES = 8  # that outputs are compared on
 TOLERANCE = 1e-4  # of ONNX logits; those from safetensors must be equal
 LARGEST = 1 << 26  # bytes of model.json
@@ -68,20 +78,57 @@ class Description:
     compared: str = ""  # what the outputs were compared on
     max_difference: float = 0.0  # from the run's logits
     onnx: Graph | None = None
+    stored: tuple[int, int] | None = None  # grid of the raw input
+    frame: Frame = "cover"  # how images of any aspect became codes
+    preprocessing: str = ""  # of images, as a sentence
+    tokenizer: dict[str, str] = field(
+        default_factory=dict
+    )  # name and sha256; it lies in tokenizer/ where it was at hand
+    figures: dict[str, float] = field(default_factory=dict)  # of the run, by validation
+    licence: str = ""  # of the training data
     software: str = f"tilework {__version__}"
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A model that was exported, ready for inference."""
+    """A trained model, ready for inference: of an exported folder, or of a run."""
 
-    model: Model
-    classes: tuple[str, ...]
-    stage: Stage
-    grid: tuple[int, int]
-    size: tuple[int, int]
-    steps: tuple[AnyStep, ...]  # from raw input to what the model takes
-    codebook: Codebook | None = None
+    trained: Trained
+
+    @property
+    def model(self) -> Model:
+        """The network."""
+        return self.trained.classifier
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in the order of the logits."""
+        return self.trained.spec.classes
+
+    @property
+    def stage(self) -> Stage:
+        """Of raw input: "ids", "stacks" or "pixels"."""
+        return decode(Stage, self.trained.spec.stage, "stage")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """That the network takes."""
+        return self.trained.spec.grid
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Of images, in pixels."""
+        return self.trained.run.size
+
+    @property
+    def codebook(self) -> Codebook | None:
+        """What codes stand for; None for pixels."""
+        return self.trained.codebook
+
+    @cached_property
+    def steps(self) -> tuple[AnyStep, ...]:
+        """From raw input to what the model takes."""
+        return self.trained.steps(CPU)
 
     @torch.inference_mode()
     def logits(self, x: Tensor) -> Tensor:
@@ -89,7 +136,37 @@ class Exported:
 
         Returns (B, K).
         """
+        self._check(x)
         return _Whole(self.model, self.steps)(x)
+
+    def predict(
+        self,
+        photographs: Path | str | Sequence[Path | str],
+        top: int = 5,
+        device: str = "auto",
+        tokenizer: Path | str | None = None,
+    ) -> list[Prediction]:
+        """The likeliest classes of photographs, of all images below a folder, or of a token store."""
+        several = [photographs] if isinstance(photographs, Path | str) else list(photographs)
+        return predict(self.trained, several, top, device, None if tokenizer is None else Path(tokenizer))
+
+    def _check(self, x: Tensor) -> None:
+        """Refuse input of another shape, type or range, before the network does in its own words."""
+        codebook, shape = self.codebook, tuple(x.shape)
+        stored = self.trained.spec.stored
+        if codebook is None:
+            if x.ndim != 4 or shape[1] != 3 or (stored is not None and shape[2:] != stored):
+                wanted = "H, W" if stored is None else f"{stored[0]}, {stored[1]}"
+                raise InputError(f"pixels of shape {shape}", f"(B, 3, {wanted}) in 0..255 are needed")
+            return
+        stack = (codebook.code_dim,) if self.stage == "stacks" else ()
+        sides = stored or shape[1 + len(stack) :]
+        if x.is_floating_point() or shape[1:] != (*stack, *sides) or len(sides) != 2:
+            wanted = ", ".join(map(str, (*stack, *(stored or ("H", "W")))))
+            raise InputError(f"codes of shape {shape} and type {x.dtype}", f"whole numbers (B, {wanted}) are needed")
+        if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < len(codebook):
+            what = f"codes {int(x.min())}..{int(x.max())}"
+            raise InputError(what, f"0 to {len(codebook) - 1} are known, numbered as in the store")
 
 
 class _Whole(nn.Module):
@@ -106,17 +183,49 @@ class _Whole(nn.Module):
         return self.model(batch.x).logits
 
 
-def export_run(path: Path | str, out: Path | str, onnx: bool = False, data: Path | str | None = None) -> Description:
-    """Write the model of a run as a new folder, with the weights that evaluation uses.
+class _FromPixels(nn.Module):
+    """The tokenizer before all that: from pixels to logits."""
+
+    def __init__(self, tokenizer: Tokenizer, codebook: Codebook, whole: _Whole) -> None:
+        super().__init__()
+        self.tokenizer, self.whole = tokenizer, whole
+        self.register_buffer("number", torch.from_numpy(code_numbers(tokenizer, codebook)).long())
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, 3, H, W) uint8
+        ids = self.number[self.tokenizer.nearest(self.tokenizer.features(x / 255))]
+        if self.tokenizer.stacked:
+            ids = ids.permute(0, 3, 1, 2)
+        elif self.tokenizer.length is not None:
+            ids = ids[:, None]  # a sequence is a grid of one row
+        return self.whole(ids)
+
+
+def export_run(
+    path: Path | str,
+    out: Path | str,
+    onnx: bool = False,
+    data: Path | str | None = None,
+    pixels: bool = False,
+    best: bool = False,
+    tokenizer: Path | None = None,
+) -> Description:
+    """Write the model of a run as a new folder that needs nothing else, with the weights that evaluation uses.
 
     data: a store or a folder of images to compare outputs on, instead of random input; its grid becomes the graph's.
+    pixels: the graph begins with pixels, tokenizer included. best: by validation, not the last checkpoint.
+    tokenizer: of the run's codes, if the run does not hold it.
     """
     path, out = Path(path), Path(out)
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
+    if pixels and not onnx:
+        raise ConfigError("--pixels is about the ONNX graph", "add --onnx")
     if onnx:
         _onnxruntime()
-    trained = Trained.open(path)
+    trained = Trained.open(path, best)
+    encoder = _encoder(trained, tokenizer)
+    if pixels and trained.codebook is not None and encoder is None:
+        raise InputError(f"{path} does not hold its tokenizer", "add --tokenizer DIRECTORY")
     model, run, spec, codebook = trained.classifier, trained.run, trained.spec, trained.codebook
     whole = _Whole(model, trained.steps(CPU)).eval()
     x = _samples(trained, data)
@@ -127,7 +236,11 @@ def export_run(path: Path | str, out: Path | str, onnx: bool = False, data: Path
         write(folder / WEIGHTS, save({name: value.contiguous().clone() for name, value in model.state_dict().items()}))
         if codebook is not None:
             codebook.write(folder)
-        graph = _write_graph(folder / GRAPH, whole, x, logits) if onnx else None
+        known = dict(spec.tokenizer)
+        if encoder is not None:
+            known = {"name": encoder[1].name, "sha256": encoder[1].sha256}
+            assert encoder[1].place is not None
+            keep_tokenizer(encoder[1].place, folder, None)
         description = Description(
             model=run.model,
             stage=decode(Stage, spec.stage, "stage"),
@@ -137,10 +250,26 @@ def export_run(path: Path | str, out: Path | str, onnx: bool = False, data: Path
             classes=spec.classes,
             evaluation=run.model_input,
             codebook=spec.codebook,
-            onnx=graph,
-            sha256={file.name: sha256(file) for file in sorted(folder.iterdir())},
             compared=f"{SAMPLES} {'random inputs' if data is None else 'samples of data'}",
+            stored=spec.stored,
+            frame=spec.frame,
+            preprocessing=_preprocessing(run.size if encoder is None else encoder[1].size, spec.frame),
+            tokenizer={k: v for k, v in known.items() if k != "place"},
+            figures=trained.figures,
+            licence=spec.licence,
         )
+        graph = None
+        if onnx and pixels and codebook is not None:
+            assert encoder is not None
+            through = _FromPixels(encoder[0], codebook, whole).eval()
+            images = _pixels(encoder[1].size)
+            with torch.inference_mode():
+                wanted = through(images)
+            graph = _write_graph(folder / GRAPH, through, images, wanted, description)
+        elif onnx:
+            graph = _write_graph(folder / GRAPH, whole, x, logits, description)
+        hashes = {file.name: sha256(file) for file in sorted(folder.iterdir()) if file.is_file()}
+        description = replace(description, onnx=graph, sha256=hashes)
         write_json(folder / DESCRIPTION, {"format": FORMAT, "version": VERSION, **encode(description)})
         difference = _difference(load_exported(folder).logits(x), logits)
         if difference != 0:  # nor is NaN
@@ -148,9 +277,38 @@ def export_run(path: Path | str, out: Path | str, onnx: bool = False, data: Path
     return description
 
 
+def _encoder(trained: Trained, given: Path | None) -> tuple[Tokenizer, Card] | None:
+    """The tokenizer of a run's codes: the one given, or that which the run holds or knows."""
+    place = given or trained.tokenizer
+    if place is None or trained.codebook is None:
+        return None
+    tokenizer, card = load_tokenizer(place)
+    code_numbers(tokenizer, trained.codebook)  # refuses another one
+    return tokenizer, card
+
+
+def _preprocessing(size: tuple[int, int], frame: Frame) -> str:
+    how = "squashed (bicubic) to" if frame == "squash" else "short side resized (bicubic), centre cut to"
+    return f"upright RGB, {how} {size[0]}x{size[1]} px, values 0..255"
+
+
 def load_exported(path: Path | str) -> Exported:
-    """Read a folder that `export_run` wrote; no code in it can run."""
-    path = Path(path)
+    """An exported model or a run, ready for inference; no code in it can run."""
+    return Exported(open_model(path))
+
+
+def open_model(path: Path | str, best: bool = False) -> Trained:
+    """An exported model or a run, to be opened on data. best: of a run, by validation."""
+    if not (Path(path) / DESCRIPTION).is_file():
+        if not what_is(Path(path)):
+            raise InputError(f"no run or exported model in {path}", "give a directory of 'tilework train' or 'export'")
+        return Trained.open(path, best)
+    if best:
+        raise ConfigError(f"{path} is an exported model, which has one set of weights", "leave --best out")
+    return _open_exported(Path(path))
+
+
+def _open_exported(path: Path) -> Trained:
     about = _description(path)
     for name in (WEIGHTS, CODEBOOK) if about.codebook else (WEIGHTS,):
         if not (path / name).is_file() or sha256(path / name) != about.sha256.get(name):
@@ -167,20 +325,17 @@ def load_exported(path: Path | str) -> Exported:
         channels = 3 if codebook is None else codebook.code_dim
         if output_shape(about.evaluation, Shape(about.stage, channels, about.size)).stage != model.takes:
             raise ConfigError("the evaluation pipeline does not end in what the model takes")
-        steps = build_all(about.evaluation, codebook)
+        build_all(about.evaluation, codebook)
     except MachineError:
         raise
     except Exception as error:  # senseless settings can raise anything in a constructor
         raise DamageError(f"{path / WEIGHTS} does not fit {DESCRIPTION}", f"export again ({_line(error)})") from error
-    return Exported(
-        model.eval(),
-        about.classes,
-        about.stage,
-        about.grid,
-        about.size,
-        steps,
-        codebook,
-    )
+    run = Run(about.model, ClassifyConfig(), augment=(), evaluation=about.evaluation, size=about.size)
+    spec = DataSpec(
+        about.stage, about.channels, about.grid, about.classes, about.codebook, about.stored, about.frame,
+        about.tokenizer, about.licence,
+    )  # fmt: skip
+    return Trained(RunDirectory(path), run, spec, model.eval(), codebook or "pixels", about.figures)
 
 
 def _description(path: Path) -> Description:
@@ -194,7 +349,7 @@ def _description(path: Path) -> Description:
         plain = plain if isinstance(plain, dict) else {}
         if plain.pop("format", None) != FORMAT:
             raise DamageError(f"{file} does not describe a model", "export the run again")
-        if (version := plain.pop("version", None)) != VERSION:
+        if (version := plain.pop("version", None)) not in (1, VERSION):
             raise DamageError(f"{path} has model version {version}, this software reads {VERSION}", "update Tilework")
         if _largest(plain) > LARGEST_SETTING:
             raise ConfigError(f"a setting is larger than {LARGEST_SETTING}")
@@ -235,7 +390,13 @@ def _samples(trained: Trained, data: Path | str | None) -> Tensor:
         stack = (codebook.code_dim,) if spec.stage == "stacks" else ()
         shape = (SAMPLES, *stack, *(spec.stored or spec.grid))
         return torch.randint(len(codebook), shape, generator=generator)
-    return torch.randint(256, (SAMPLES, 3, *run.size), generator=generator, dtype=torch.uint8)
+    return _pixels(run.size)
+
+
+def _pixels(size: tuple[int, int]) -> Tensor:
+    """Random images, the same every time."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(256, (SAMPLES, 3, *size), generator=generator, dtype=torch.uint8)
 
 
 def _line(error: Exception) -> str:
@@ -256,7 +417,14 @@ def _onnxruntime() -> Any:
         ) from error
 
 
-def _write_graph(file: Path, whole: _Whole, x: Tensor, logits: Tensor) -> Graph:
+def _metadata(about: Description) -> dict[str, str]:
+    """What an ONNX file says about itself, as text."""
+    values = {"classes": list(about.classes), "figures": about.figures, "tokenizer": about.tokenizer}
+    texts = {"preprocessing": about.preprocessing, "licence": about.licence, "software": about.software}
+    return {**{name: json.dumps(value) for name, value in values.items()}, **texts}
+
+
+def _write_graph(file: Path, whole: nn.Module, x: Tensor, logits: Tensor, about: Description) -> Graph:
     """The whole of it as one ONNX file (weights beside it above 2 GB), run again on two batch sizes."""
     runtime, kind = _onnxruntime(), "pixels" if x.dtype == torch.uint8 else "ids"
     try:
@@ -274,6 +442,7 @@ def _write_graph(file: Path, whole: _Whole, x: Tensor, logits: Tensor) -> Graph:
         assert program is not None
         for node in program.model.graph.all_nodes():
             node.metadata_props.clear()  # stack traces, with the paths of this machine
+        program.model.metadata_props.update(_metadata(about))
         program.save(file)
         session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
         found = [torch.from_numpy(session.run(None, {kind: x[:n].numpy()})[0]) for n in (1, SAMPLES)]

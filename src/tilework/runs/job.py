@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +16,7 @@ from tilework.augment import AnyStep, apply_all, build_all
 from tilework.core.config import Plain
 from tilework.core.distributed import World, join_world
 from tilework.core.files import locked, write, write_json
-from tilework.core.location import Location, location
+from tilework.core.location import Location, Url, location
 from tilework.core.rng import Draws
 from tilework.data import ImageSource, Source
 from tilework.evaluation import validate
@@ -26,15 +26,19 @@ from tilework.runs.build import (
     build_objective,
     check_data,
     find_columns,
+    held_source,
     open_source,
+    remark,
     split_crop,
+    store_of,
     training_source,
     validation_source,
 )
-from tilework.runs.directory import QUARANTINE, RESULTS, RunDirectory
+from tilework.runs.directory import QUARANTINE, RESULTS, DataSpec, RunDirectory
 from tilework.runs.run import Run
 from tilework.runs.start import Start
-from tilework.train import Job, Result, fit, time_steps
+from tilework.tokenizers.find import find_tokenizer, keep_tokenizer, place_from
+from tilework.train import HELD, TRAINING, Job, Result, find_rate, fit, time_steps
 from tilework.train.log import counted, notice
 
 
@@ -56,31 +60,60 @@ def prepare(
     task, columns = run.objective.task, find_columns(run, data)
     begin = None if start is None else Start.read(start)
     crop, rest = split_crop(run)
-    whole = open_source(data, run.size, run.max_broken, quiet=quiet_here, samples=run.samples, crop=crop)
+    whole = open_source(
+        data,
+        run.size,
+        run.max_broken,
+        quiet=quiet_here,
+        samples=run.samples,
+        crop=crop,
+        draw=run.draw,
+        level=run.classes,
+    )
     validation = None if val is None else validation_source(run, val, whole.classes, quiet_here)
     source = training_source(run, whole, columns, str(data))
     spec, model = check_data(run, source, validation, data, val)
+    remark(whole, validation, data, val, quiet_here or not task.labels)
     if begin is not None:
         begin.fill(model, source.classes, quiet_here)
     codebook = source.codebook if begin is None else begin.codebook_for(source.codebook, quiet_here)
     objective = build_objective(run, model, codebook)
     steps, evaluation = (build_all(part, codebook, world.device) for part in (rest, run.evaluation))
     if leads:
-        directory.write(run, spec, codebook, {"train": data, "val": val}, start)
+        directory.write(run, _with_tokenizer(spec, source, out), codebook, {"train": data, "val": val}, start)
         broken = [asdict(b) for s in (whole, validation) if isinstance(s, ImageSource) for b in s.broken]
         if broken:
             write_json(out / QUARANTINE, broken)
             notice(f"{counted(len(broken), 'image')} cannot be read: see {out / QUARANTINE}", quiet)
+    held = held_source(run, data, whole.classes)
+    looks = {"": validation, HELD: held, TRAINING: source if run.fit.evaluate_training else None}
     evaluate = None
-    if validation is not None:
+    if any(part is not None for part in looks.values()):
 
         def evaluate(judged: nn.Module) -> dict[str, float]:
-            return validate(task, objective, judged, validation, evaluation, world, min(256, run.fit.batch))
+            found: dict[str, float] = {}
+            for prefix, part in looks.items():
+                if part is not None:
+                    figures = validate(task, objective, judged, part, evaluation, world, min(256, run.fit.batch))
+                    found |= {prefix + name: value for name, value in figures.items()}
+            return found
 
     job = Job(objective, source, steps, run.fit, out, world, evaluate, title, quiet)
+    job.metric, job.higher_is_better = task.metric, task.higher_is_better
     if run.fit.picture_every and leads:
         job.after_step = _draw_some(run, objective, validation or source, evaluation, out, world)
     return job
+
+
+def _with_tokenizer(spec: DataSpec, source: Source, out: Path) -> DataSpec:
+    """The same with the place of the store's tokenizer, where a copy of it would be large; else it is copied."""
+    store = store_of(source)
+    if store is None or isinstance(store.path, Url):
+        return spec
+    found = find_tokenizer(store.manifest.tokenizer, store.path.parent)
+    if found is None or keep_tokenizer(found, out):
+        return spec
+    return replace(spec, tokenizer={**spec.tokenizer, **place_from(out, found)})
 
 
 def _draw_some(
@@ -113,6 +146,7 @@ def train(
     title: str = "train",
     quiet: bool = False,
     start: Path | str | None = None,
+    tensorboard: bool = False,
 ) -> Result:
     """Run a recipe on data, from the newest checkpoint in `out` if there is one, and write results.json.
 
@@ -120,14 +154,23 @@ def train(
     """
     with join_world(device) as world:
         validation, begin = location(val) if val else None, Path(start) if start else None
-        return train_in(world, run, location(data), validation, begin, Path(out), title, quiet)
+        return train_in(world, run, location(data), validation, begin, Path(out), title, quiet, tensorboard)
 
 
 def train_in(
-    world: World, run: Run, data: Location, val: Location | None, start: Path | None, out: Path, title: str, quiet: bool
+    world: World,
+    run: Run,
+    data: Location,
+    val: Location | None,
+    start: Path | None,
+    out: Path,
+    title: str,
+    quiet: bool,
+    tensorboard: bool = False,
 ) -> Result:
     """`train` among processes that know each other already."""
     job = prepare(run, data, val, out, world, title, quiet, start)
+    job.tensorboard = tensorboard
     with locked(out) if world.leads else nullcontext():
         result = fit(job)
         if world.leads:
@@ -135,7 +178,7 @@ def train_in(
             learnt, codebook = job.objective.learnt_table(), job.source.codebook
             if learnt is not None and codebook is not None:
                 codebook.with_learnt(learnt.cpu().numpy()).write(out)
-            write_json(out / RESULTS, {"steps": result.steps, **result.metrics})
+            write_json(out / RESULTS, result.summary)
     world.wait()  # a run that starts from this one reads what was just written
     return result
 
@@ -156,4 +199,18 @@ def plan(run: Run, data: Location, val: Location | None, device: str, start: Pat
         "seconds_per_step": seconds,
         "estimated_minutes": seconds * steps / 60,
         "checkpoint_mb": parameters * 4 * (4 if run.fit.ema else 3) / 1e6,
+    }
+
+
+def try_rates(run: Run, data: Location, device: str, start: Path | None = None, steps: int = 100) -> Plain:
+    """A learning-rate range test for a run; leaves nothing behind."""
+    with TemporaryDirectory() as folder, join_world(device) as world:
+        job = prepare(run, data, None, Path(folder) / "run", world, "rates", quiet=True, start=start)
+        found = find_rate(job, steps)
+    return {
+        "lr_of_recipe": run.fit.optim.lr,
+        "suggested_lr": found.suggested,
+        "lowest_loss_at": found.lowest,
+        "rates": list(found.rates),
+        "losses": list(found.losses),
     }

@@ -7,10 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, final
 
+import numpy as np
+
 from tilework.augment import Augment
 from tilework.core.artefact import artefact, declared, give
+from tilework.core.bounds import check_shares
 from tilework.core.errors import ConfigError
 from tilework.data.columns import column_kinds
+from tilework.data.images import Level
+from tilework.data.part import balanced_part, held_part, part_of
 from tilework.models import ModelConfig
 from tilework.objectives import ObjectiveConfig
 from tilework.train import FitConfig
@@ -26,6 +31,27 @@ class Extra:
     weight: float = 1.0
 
 
+@dataclass(frozen=True)
+class Draw:
+    """How a run draws its training samples, where `samples` is not all of them."""
+
+    seed: int = 0
+    balanced: bool = False  # the same number of each class, up to one
+    held: int = 0  # of the other training samples: the run is evaluated on them too, figures held_*
+
+    def numbers(self, labels: np.ndarray, classes: int, samples: int) -> np.ndarray:
+        """Of the samples to train on, in order. labels: (N,) class numbers of all; samples: 0 for all."""
+        if not samples:
+            return np.arange(len(labels))
+        if self.balanced:
+            return balanced_part(labels, classes, samples, self.seed)
+        return part_of(len(labels), samples, self.seed)
+
+    def held_numbers(self, labels: np.ndarray, classes: int, samples: int) -> np.ndarray:
+        """Of the samples that are held back."""
+        return held_part(len(labels), self.numbers(labels, classes, samples), self.held, self.seed)
+
+
 @final
 @dataclass(frozen=True)
 class Run:
@@ -38,10 +64,19 @@ class Run:
     extra: tuple[Extra, ...] = ()
     size: tuple[int, int] = (96, 96)  # of images, in pixels
     codes: tuple[int, int] | None = None  # grid of the token stores it is made for; None: any that the crops fit
+    classes: Level = "leaf"  # of nested class folders: those that hold images (leaf), or the first level (top)
     samples: int = 0  # of the training data, drawn at random; 0: all
+    draw: Draw = field(default_factory=Draw)
     maps: str = artefact("maps")  # directory of label maps beside images, where an objective needs them
     max_broken: float = 0.05  # share of unreadable images above which a folder is refused
     fit: FitConfig = field(default_factory=FitConfig)
+
+    def __post_init__(self) -> None:
+        check_shares(self, "max_broken")
+        if min(self.size) < 1 or self.samples < 0:
+            raise ValueError(f"size is {self.size} and samples is {self.samples}: sides must be at least 1, samples 0")
+        if self.draw.held < 0 or (self.draw.held and not self.samples):
+            raise ValueError(f"draw.held={self.draw.held} needs samples, which leaves some to hold back")
 
     @property
     def objectives(self) -> tuple[ObjectiveConfig, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,20 +13,20 @@ import torch
 
 from tilework.augment import AnyStep, build_all, output_shape
 from tilework.core.codebook import Codebook
-from tilework.core.distributed import World, pick_device
 from tilework.core.errors import InputError
-from tilework.core.location import Location, Url, is_store, location
-from tilework.data import Part, Source, TokenSource
+from tilework.core.location import Location, Url, is_store
+from tilework.data import Broken, ImageFolder, ImageSource, Part, Source, TokenSource
+from tilework.data.part import part_of
 from tilework.data.renumbered import Renumbered
 from tilework.data.source import shape_of
-from tilework.evaluation import Classification, Features, Probe, classify, evaluate
-from tilework.evaluation.probe import Solver
 from tilework.models import Model, Network
 from tilework.runs.build import build_model, check_there, open_source
 from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.run import Run
-from tilework.tokenizers import box, load_tokenizer
+from tilework.tokenizers import Tokenizer, box, load_tokenizer
+from tilework.tokenizers.find import find_tokenizer
 from tilework.tokenizers.images_as_codes import ImagesAsCodes
+from tilework.tokenizers.tokenizer import Card
 from tilework.train.checkpoint import load_model_weights
 
 
@@ -45,12 +46,14 @@ class Trained:
     run: Run
     spec: DataSpec
     network: Network
+    exported: Codebook | Literal["pixels", "no"] = "no"  # whether it is an exported model, and its codes
+    measured: Mapping[str, float] | None = None  # figures of an exported model
 
     @staticmethod
-    def open(path: Path | str) -> Trained:
-        """Of a directory that training wrote; of a chain, its last run."""
+    def open(path: Path | str, best: bool = False) -> Trained:
+        """Of a directory that training wrote; of a chain, its last run. best: by validation, not the last."""
         directory = RunDirectory.find(Path(path))
-        run, spec, checkpoint = directory.settings(), directory.data(), directory.checkpoint()
+        run, spec, checkpoint = directory.settings(), directory.data(), directory.checkpoint(best)
         network = build_model(run, spec)
         load_model_weights(checkpoint, network)
         return Trained(directory, run, spec, network)
@@ -68,7 +71,9 @@ class Trained:
     @cached_property
     def codebook(self) -> Codebook | None:
         """The codes it was trained on, with learnt vectors; None for pixels."""
-        return self.directory.codebook()
+        if self.exported == "no":
+            return self.directory.codebook()
+        return self.exported if isinstance(self.exported, Codebook) else None
 
     @property
     def encoder(self) -> Model:
@@ -84,6 +89,16 @@ class Trained:
         if not isinstance(self.network, Model) or not self.run.objective.task.labels:
             raise InputError(f"{self.path} trained no classifier", "give a classifier's run, or use 'tilework probe'")
         return self.network
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """What validation gave when it was trained."""
+        return self.directory.figures() if self.measured is None else dict(self.measured)
+
+    @property
+    def tokenizer(self) -> Path | None:
+        """The tokenizer of its codes, where it is at hand."""
+        return find_tokenizer(self.spec.tokenizer, self.path)
 
     def steps(self, device: torch.device) -> tuple[AnyStep, ...]:
         """From a sample to what the model takes, with the codes of the run."""
@@ -119,18 +134,42 @@ class Trained:
         if not codes and stored:
             raise InputError(f"{self.path} was trained on images, {data} is a token store", "give a folder of images")
         if codes and not stored:
-            if tokenizer is None:
-                what = f"{self.path} was trained on tokens, {data} holds images"
-                raise InputError(what, "add --tokenizer, or tokenize them")
-            encoder, card = load_tokenizer(tokenizer)
-            assert self.codebook is not None
-            if str(tokenizer) == box.NAME and self.codebook.code_dim == encoder.codebook.shape[1]:
-                encoder, card = box.with_codes(torch.from_numpy(self.codebook.vectors))  # fitted to the run's images
-            images = open_source(data, card.size, run.max_broken, classes, quiet=True, samples=samples)
-            assert not isinstance(images, TokenSource)
-            return ImagesAsCodes(images, encoder, self.codebook, device)
-        source = open_source(data, run.size, run.max_broken, classes, quiet=True, samples=samples)
+            encoder, card = self._tokenizer(tokenizer, str(data))
+            folder = ImageFolder.open(data, classes, run.classes)
+            images = folder.take(part_of(len(folder), samples)) if samples else folder
+            return self._encoded(images, encoder, card, device, run.max_broken)
+        source = open_source(data, run.size, run.max_broken, classes, quiet=True, samples=samples, level=run.classes)
         return Part(source, samples) if samples and isinstance(source, TokenSource) else source
+
+    def photographs(
+        self, folder: ImageFolder, device: torch.device, tokenizer: Path | None = None
+    ) -> tuple[OnData, tuple[Broken, ...]]:
+        """Images without labels for the run, and those that cannot be read."""
+        if self.spec.stage == "pixels":
+            images = ImageSource.read(folder, self.run.size, 1.0)
+            return OnData(self._numbered(images, folder.root), self.steps(device)), images.broken
+        encoder, card = self._tokenizer(tokenizer, str(folder.root))
+        codes = self._encoded(folder, encoder, card, device, 1.0)
+        return OnData(self._numbered(codes, folder.root), self.steps(device)), codes.images.broken
+
+    def _tokenizer(self, given: Path | None, data: str) -> tuple[Tokenizer, Card]:
+        """The one given, or the run's own; the one in the box takes the codes of the run."""
+        if box.ENCODER in self.spec.tokenizer and (given is None or str(given) == box.NAME):
+            assert self.codebook is not None
+            return box.box_like(str(self.path), self.spec.tokenizer, self.codebook.vectors)
+        if (path := given or self.tokenizer) is None:
+            known = self.spec.tokenizer
+            which = f" '{known['name']}' (SHA-256 {known['sha256'][:12]}...)" if known.get("sha256") else ""
+            what = f"{self.path} was trained on tokens, {data} holds images"
+            raise InputError(what, f"add --tokenizer with its tokenizer{which}, or tokenize them")
+        return load_tokenizer(path)
+
+    def _encoded(
+        self, folder: ImageFolder, tokenizer: Tokenizer, card: Card, device: torch.device, max_broken: float
+    ) -> ImagesAsCodes:
+        assert self.codebook is not None
+        images = ImageSource.read(folder, card.size, max_broken, frame=self.spec.frame)
+        return ImagesAsCodes(images, tokenizer, self.codebook, device)
 
     def _numbered(self, source: Source, data: Location) -> Source:
         """The data with their codes by the run's numbers."""
@@ -151,32 +190,3 @@ class Trained:
             found, wanted = (f"{g[0]}x{g[1]}" for g in (source.grid, self.spec.stored or self.spec.grid))
             raise InputError(f"{other}: a grid of {found}, not {wanted}", "give data of the same tokenizer and size")
         return source
-
-
-def evaluate_run(
-    path: Path | str, data: Path | str, tokenizer: Path | str | None = None, device: str = "auto"
-) -> Classification:
-    """Accuracy and confusion of a trained run on a store or a folder; images are tokenized if the run needs it."""
-    trained, chosen = Trained.open(path), pick_device(device)
-    model = trained.classifier
-    opened = trained.on(location(data), chosen, None if tokenizer is None else Path(tokenizer))
-    return classify(model, opened.source, opened.steps, chosen)
-
-
-def probe_run(
-    path: Path | str,
-    data: Path | str,
-    val: Path | str,
-    device: str = "auto",
-    neighbours: int = 20,
-    solver: Solver = "lbfgs",
-) -> dict[str, float]:
-    """What the frozen features of a run know of labelled data: accuracy of a linear classifier and of neighbours."""
-    trained, chosen = Trained.open(path), pick_device(device)
-    model = trained.encoder.to(chosen).eval()
-    train = trained.on(location(data), chosen, classes="any")
-    validation = trained.on(location(val), chosen, classes=train.source.classes)
-    seen = Features()
-    for one, evaluator in ((train, seen), (validation, Probe(seen, neighbours, solver))):
-        found = evaluate(lambda batch: model(batch.x), one.source, one.steps, [evaluator], World(0, 1, chosen))
-    return found

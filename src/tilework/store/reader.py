@@ -52,6 +52,13 @@ class Store:
     def __len__(self) -> int:
         return self.manifest.images
 
+    def __repr__(self) -> str:
+        size = sum(self.sizes.values()) / len(self)
+        codes = f"{'x'.join(map(str, self.grid))} of {self.vocabulary:,} codes"
+        views = f" in {self.views} views" if self.views > 1 else ""
+        told = f"{len(self):,} images{views}, {len(self.classes):,} classes, {codes}, {size:,.0f} B per image"
+        return f"Store({str(self.path)!r}: {told})"
+
     def __getitem__(self, index: int) -> np.ndarray:
         """Codes of one image, (H, W) int32; of its first view, if there are several."""
         if not -len(self) <= index < len(self):

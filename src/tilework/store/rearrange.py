@@ -24,11 +24,12 @@ def gather(
     codec: str = "",
     columns: Sequence[str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    prefixes: Sequence[str] = (),
 ) -> None:
     """Write a store of selected images of other stores, in the given order.
 
     codec: as for StoreWriter; that of the stores if it is not given and they agree.
-    columns: beside label and key; those of the first store if not given.
+    columns: beside label and key; those of the first store if not given. prefixes: of the keys of each.
     """
     stores = [store for store, _ in picks]
     first = stores[0]
@@ -52,9 +53,11 @@ def gather(
     )
     total, done = sum(len(index) for _, index in picks), 0
     with writer:
-        for store, index in picks:
+        for place, (store, index) in enumerate(picks):
             number = np.array([classes.index(name) for name in store.classes])
             labels, keys = number[store.column("label")], np.array(store.column("key"), object)
+            if prefixes:
+                keys = np.array([prefixes[place] + key for key in keys], object)
             values = {name: store.column(name) for name in extra}
             for start in range(0, len(index), store.together):
                 part = index[start : start + store.together]
@@ -70,18 +73,27 @@ def merge(
     codec: str = "",
     columns: Sequence[str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    prefixes: Sequence[str] = (),
 ) -> None:
-    """All images of several stores of one tokenizer; classes are matched by name."""
+    """All images of several stores of one tokenizer; classes are matched by name.
+
+    prefixes: of the keys of each store, where the same key stands for different images.
+    """
+    for other in stores[1:]:
+        _check_alike(stores[0], other)
+    if prefixes and (len(prefixes) != len(stores) or len(set(prefixes)) < len(prefixes)):
+        raise InputError(f"{len(prefixes)} prefixes for {len(stores)} stores", "give each a different one")
     seen: dict[str, Location] = {}
-    for store in stores:
+    for number, store in enumerate(stores):
         for key in store.column("key"):
+            key = f"{prefixes[number]}{key}" if prefixes else key
             if key in seen:
                 raise InputError(
                     f"'{key}' is in {seen[key]} and in {store.path}",
-                    "keys must be unique: leave images out with 'tilework subset'",
+                    "keys must be unique: add --prefix, or leave images out with 'tilework subset'",
                 )
             seen[key] = store.path
-    gather(out, [(store, np.arange(len(store))) for store in stores], codec, columns, progress)
+    gather(out, [(store, np.arange(len(store))) for store in stores], codec, columns, progress, prefixes)
 
 
 def random_rank(count: int, seed: int) -> np.ndarray:

@@ -40,7 +40,7 @@ def with_codes(codebook: Tensor) -> tuple[TeacherCodes, Card]:
     tokenizer, card = load_box()
     table = codebook.detach().cpu().float().contiguous()
     digest = hashlib.sha256(card.sha256.encode() + table.numpy().tobytes()).hexdigest()
-    return tokenizer.with_codes(table), Card(NAME, digest, card.size, card.origin, card.sha256)
+    return tokenizer.with_codes(table), Card(NAME, digest, card.size, card.origin, encoder=card.sha256)
 
 
 def fitted_box(images: Images, device: torch.device, frame: Frame = "cover") -> tuple[TeacherCodes, Card]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from tilework.augment.augment import CPU, Augment, Step
 from tilework.augment.flip import Flip
 from tilework.core.batch import Batch, Stage
+from tilework.core.bounds import check_shares
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
@@ -27,6 +28,9 @@ class DctFlip(Augment):
 
     stages: ClassVar[tuple[Stage, ...]] = ("stacks",)
     probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_shares(self, "probability")
 
     def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> MirrorBlocks:
         """With the code of every opposite value."""

@@ -30,15 +30,7 @@ class ImagesAsCodes:
     _number: np.ndarray = field(init=False, repr=False)  # (K of the tokenizer,) number of each in the codebook
 
     def __post_init__(self) -> None:
-        vectors = self.tokenizer.codebook.detach().cpu().float().numpy()
-        used = self.codebook.used
-        if (
-            not len(used)
-            or used.max() >= len(vectors)
-            or not np.allclose(vectors[used], self.codebook.vectors, rtol=1e-4, atol=1e-6)
-        ):
-            raise InputError("the tokenizer has other codes than the run was trained on", "give the run's tokenizer")
-        self._number = CodeMap.of(used, vectors).number
+        self._number = code_numbers(self.tokenizer, self.codebook)
         self.tokenizer.to(self.device).eval()
         self._grid = self.tokenizer.grid(self.images.grid)
 
@@ -72,3 +64,12 @@ class ImagesAsCodes:
         ids = self.tokenizer.encode(batch.x.to(self.device) / 255).cpu().numpy()
         x = torch.from_numpy(self._number[ids].reshape(-1, *self.grid, *self._grid[2:]))
         return batch.changed(x=x.permute(0, 3, 1, 2) if self.stage == "stacks" else x)
+
+
+def code_numbers(tokenizer: Tokenizer, codebook: Codebook) -> np.ndarray:
+    """Number in a codebook of each code of its tokenizer, or of the nearest that is there, (K,); refuses others."""
+    vectors, used = tokenizer.codebook.detach().cpu().float().numpy(), codebook.used
+    fits = len(used) and used.max() < len(vectors) and vectors.shape[1:] == codebook.vectors.shape[1:]
+    if not fits or not np.allclose(vectors[used], codebook.vectors, rtol=1e-4, atol=1e-6):
+        raise InputError("the tokenizer has other codes than the run was trained on", "give the run's tokenizer")
+    return CodeMap.of(used, vectors).number

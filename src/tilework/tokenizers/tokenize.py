@@ -30,6 +30,7 @@ from tilework.data.open_images import Images
 from tilework.data.views import decode_views, sample_crops
 from tilework.store import Plan, Spool, seal, spool_of
 from tilework.store.columns import Values
+from tilework.tokenizers.find import place_from
 from tilework.tokenizers.tokenizer import Card, Tokenizer
 
 PART = 1024  # images
@@ -106,8 +107,10 @@ def tokenize(
 
 def open_spool(images: Images, job: Tokenizing, out: Path) -> Spool:
     """The spool of a store, new or as an earlier process left it."""
+    plan = job.plan(images)
+    plan = replace(plan, tokenizer={**plan.tokenizer, **place_from(out.parent, job.card.place)})
     with torch.inference_mode():
-        return Spool.create(spool_of(out), job.plan(images), job.tokenizer.codebook.cpu().float().numpy())
+        return Spool.create(spool_of(out), plan, job.tokenizer.codebook.cpu().float().numpy())
 
 
 def spool_share(

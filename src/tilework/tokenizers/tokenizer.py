@@ -118,6 +118,7 @@ class Card:
     sha256: str  # of its weights
     size: tuple[int, int]  # pixels it was trained on
     origin: str = ""
+    place: Path | None = None  # its directory
     encoder: str = ""  # SHA-256 of the weights of the tokenizer in the box, where codes of other images replace its own
 
     @property
@@ -192,7 +193,7 @@ def load_tokenizer(path: Path) -> tuple[Tokenizer, Card]:
             raise DamageError(f"{path} has tokenizer version {settings['version']}, not 1", "update Tilework")
         config = decode(ModelConfig, settings["model"], "model")
         size = decode(tuple[int, int], settings["size"], "size")
-        card = Card(settings["name"], settings["sha256"], size, str(settings.get("origin", "")))
+        card = Card(settings["name"], settings["sha256"], size, str(settings.get("origin", "")), path)
         tokenizer = config.build(3, card.size, 0)
     except (ValueError, KeyError, TypeError, ConfigError) as error:
         raise DamageError(f"{path / SETTINGS} is malformed", f"restore it ({error!r})") from error

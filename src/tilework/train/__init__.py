@@ -1,6 +1,19 @@
 """The training loop."""
 
-from tilework.train.fit import Job, Result, fit, time_steps
+from tilework.train.find_rate import Rates, find_rate
+from tilework.train.fit import HELD, TRAINING, Job, Result, fit, time_steps
 from tilework.train.settings import FitConfig, OptimConfig, ScheduleConfig
 
-__all__ = ["FitConfig", "Job", "OptimConfig", "Result", "ScheduleConfig", "fit", "time_steps"]
+__all__ = [
+    "HELD",
+    "TRAINING",
+    "FitConfig",
+    "Job",
+    "OptimConfig",
+    "Rates",
+    "Result",
+    "ScheduleConfig",
+    "find_rate",
+    "fit",
+    "time_steps",
+]

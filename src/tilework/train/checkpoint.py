@@ -2,6 +2,7 @@
 
 checkpoints/step-00000120/{objective,optimiser,ema}.safetensors, state.json
 checkpoints/latest           name of the newest complete one
+checkpoints/best             name of the one with the best validation figure
 """
 
 from __future__ import annotations
@@ -22,9 +23,15 @@ VERSION = 1
 
 
 def save_checkpoint(
-    root: Path, step: int, objective: nn.Module, optimiser: torch.optim.Optimizer, ema: nn.Module | None, keep: int
+    root: Path,
+    step: int,
+    objective: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    ema: nn.Module | None,
+    keep: int,
+    best: bool = False,
 ) -> None:
-    """Write a checkpoint, point `latest` at it, remove older ones."""
+    """Write a checkpoint, point `latest` at it, and `best` if it is; remove older ones but the best."""
     name = f"step-{step:08d}"
     with new_directory(root / name, replace=True) as folder:
         parts = {"objective": objective.state_dict(), "optimiser": _optimiser_tensors(optimiser)}
@@ -35,16 +42,28 @@ def save_checkpoint(
         hashes = {file.name: sha256(file) for file in sorted(folder.glob("*.safetensors"))}
         write_json(folder / "state.json", {"version": VERSION, "step": step, "sha256": hashes})
     write(root / "latest", f"{name}\n".encode())
+    if best:
+        write(root / "best", f"{name}\n".encode())
+    kept = best_checkpoint(root)
     for old in (*sorted(root.glob("step-*"))[:-keep], *root.glob(".step-*.tmp")):  # the latter of a save cut short
-        shutil.rmtree(old)
+        if old != kept:
+            shutil.rmtree(old)
 
 
 def latest_checkpoint(root: Path) -> Path | None:
     """The newest complete checkpoint below a directory."""
-    pointer = root / "latest"
+    return _named(root / "latest")
+
+
+def best_checkpoint(root: Path) -> Path | None:
+    """The checkpoint with the best validation figure; None where nothing was validated."""
+    return _named(root / "best")
+
+
+def _named(pointer: Path) -> Path | None:
     if not pointer.is_file():
         return None
-    path = root / pointer.read_text().strip()
+    path = pointer.parent / pointer.read_text().strip()
     if not path.is_dir():
         raise DamageError(f"{pointer} names {path.name}, which is missing", f"restore it or remove {pointer}")
     return path

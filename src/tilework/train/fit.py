@@ -28,10 +28,15 @@ from tilework.core.memory import keep_freed_memory
 from tilework.core.rng import Draws, step_seed
 from tilework.data import Loader, Source
 from tilework.objectives import Objective
+from tilework.train.best import Best
 from tilework.train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
-from tilework.train.log import Bar, RunLog, notice
+from tilework.train.log import Bar, RunLog, notice, read_log
 from tilework.train.optim import build_optimiser
 from tilework.train.settings import FitConfig
+
+HELD, TRAINING = "held_", "train_"  # prefixes of figures of training samples: held back, trained on
+FIRST = 20  # losses at the start, whose mean later ones are compared with
+EXPLODED = 3.0  # times that mean
 
 
 @dataclass
@@ -48,6 +53,9 @@ class Job:
     title: str = "train"
     quiet: bool = False
     after_step: Callable[[int], None] = field(default=lambda step: None)  # for tests and sample images
+    metric: str = "top1"  # by which the best checkpoint is known
+    higher_is_better: bool = True
+    tensorboard: bool = False  # whether to write events for TensorBoard beside the log
 
 
 @dataclass(frozen=True)
@@ -59,16 +67,24 @@ class Result:
     metrics: dict[str, float]  # of the last evaluation
     seconds: float  # of this call
     leads: bool = True  # whether this is rank 0, which logs and saves
+    skipped: int = 0  # steps without finite gradients
+    stopped_early: bool = False
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """What results.json holds."""
+        early = {"stopped_early": True} if self.stopped_early else {}
+        return {"steps": self.steps, "skipped_steps": self.skipped, **early, **self.metrics}
 
 
 def fit(job: Job) -> Result:
     """Train, resuming from the newest checkpoint in `job.out` if there is one."""
-    return _Fit(job).run()
+    return Fit(job).run()
 
 
 def time_steps(job: Job, count: int = 3) -> tuple[float, int]:
     """Seconds per step, measured on a few after a warm-up step, and the number of steps of the run."""
-    loop = _Fit(job)
+    loop = Fit(job)
     begun = monotonic()
     for step, batch in enumerate(loop.loader.run(0, min(1 + count, loop.total))):
         begun = monotonic() if step == 1 else begun
@@ -77,7 +93,9 @@ def time_steps(job: Job, count: int = 3) -> tuple[float, int]:
     return (monotonic() - begun) / max(1, min(count, loop.total - 1)), loop.total
 
 
-class _Fit:
+class Fit:
+    """The loop of one process."""
+
     def __init__(self, job: Job) -> None:
         config, world = job.config, job.world
         if config.batch % (world.size * config.accumulate):
@@ -106,7 +124,17 @@ class _Fit:
         self.total = config.total_steps(len(job.source))
         self.pending: list[tuple[int, dict[str, Tensor]]] = []  # steps whose numbers are still on the device
         self.streak = 0
+        lines = read_log(job.out / "log.jsonl", self.start)
+        self.skipped = sum("skipped" in line for line in lines)
+        self.best = Best(job.metric, job.higher_is_better, lines)
+        self.first: list[float] = []  # losses that a later one is compared with
+        self.warned = False
         self.metrics: dict[str, float] = {}
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether validation has not improved for as long as it may."""
+        return 0 < self.config.early_stop <= self.best.stale
 
     @property
     def evaluated(self) -> nn.Module:
@@ -114,26 +142,41 @@ class _Fit:
         return self.ema.module if self.ema is not None else self.objective.model
 
     def run(self) -> Result:
+        """Train to the end, or until stopped."""
         begun = monotonic()
         quiet = self.job.quiet or not self.world.leads
-        self.log = RunLog(self.job.out / "log.jsonl", self.start, quiet=not self.world.leads)
-        if self.start == self.total:
+        self.log = RunLog(self.job.out / "log.jsonl", self.start, not self.world.leads, self.job.tensorboard)
+        done, ended = self.start, self.start == self.total or (self.start > 0 and self.gives_up)
+        if ended:
             notice(f"{self.job.out} is already finished: nothing to train", quiet)
         elif self.start:
             notice(f"resuming {self.job.out} after step {self.start} of {self.total}", quiet)
         self.bar = Bar(self.job.title, self.total, self.start, quiet)
         try:
             with _stop_signals() as stop:
-                for step, batch in enumerate(self.loader.run(self.start, self.total), self.start):
+                for step, batch in enumerate(self.loader.run(done, done if ended else self.total), done):
                     self._step(step, batch)
                     self._after(step + 1, stop)
                     self.job.after_step(step + 1)
+                    done = step + 1
+                    if self.gives_up:
+                        break
             if not self.metrics:  # resumed after the last step, whose metrics are in the log
-                self._evaluate(self.total, log=False)
+                self._evaluate(done, log=False)
+            self._say_end(done, quiet)
         finally:
             self.bar.close()
             self.log.close()
-        return Result(self.evaluated, self.total, self.metrics, monotonic() - begun, self.world.leads)
+        seconds = monotonic() - begun
+        return Result(self.evaluated, done, self.metrics, seconds, self.world.leads, self.skipped, done < self.total)
+
+    def _say_end(self, done: int, quiet: bool) -> None:
+        if done < self.total:
+            better = f"{self.best.metric} has not improved since step {self.best.step}"
+            notice(f"stopped early after step {done} of {self.total}: {better}", quiet)
+        if self.skipped:
+            where = f"{self.job.out}/nonfinite-*.jsonl"
+            notice(f"{self.skipped} of {done} steps were skipped: gradients were not finite (see {where})", quiet)
 
     def _step(self, step: int, batch: Batch) -> None:
         """One optimiser step; the device skips it if the gradient is not finite."""
@@ -182,14 +225,16 @@ class _Fit:
             self._read_pending(done)
         epoch_ends = done % self.loader.steps == 0
         epoch = done // self.loader.steps
+        best = False
         if done == self.total or (epoch_ends and config.evaluate_every and epoch % config.evaluate_every == 0):
             self._evaluate(done)
+            best = bool(self.metrics) and self.best.see(done, self.metrics)
         stopping = looks and self.world.any(bool(stop))
         due = done % config.save_every == 0 if config.save_every else epoch_ends
-        if due or stopping or done == self.total:
+        if due or best or stopping or done == self.total or self.gives_up:
             if self.world.leads:
                 folder = self.job.out / "checkpoints"
-                save_checkpoint(folder, done, self.objective, self.optimiser, self.ema, config.keep)
+                save_checkpoint(folder, done, self.objective, self.optimiser, self.ema, config.keep, best)
             self.world.wait()
         if stopping and done < self.total:
             raise Stopped(
@@ -205,15 +250,36 @@ class _Fit:
             numbers = dict(zip(values, means.tolist(), strict=True))
             finite = numbers["norm"] == numbers["norm"] and abs(numbers["norm"]) != float("inf")
             self.streak = 0 if finite else self.streak + 1
-            if not finite:
+            if finite:
+                self._compare(step, numbers["loss"])
+            else:
                 self._report_skipped(step, numbers)
             if not finite or (step + 1) % self.config.log_every == 0 or step + 1 == self.total:
                 shown = {name: round(value, 7) for name, value in numbers.items()} if finite else {"skipped": True}
                 self.log.write(step=step + 1, epoch=step // self.loader.steps, **shown)
-                self.bar.update(done, note=f"loss {numbers['loss']:.3f} {_short(self.metrics)}")
+                known = _short(self.metrics) if self.bar.live else ""  # a line shows validation only when it is new
+                self.bar.update(done, note=f"loss {numbers['loss']:.3f} {known}")
         self.pending.clear()
 
+    def _compare(self, step: int, loss: float) -> None:
+        """Say once that the loss has exploded."""
+        if len(self.first) < FIRST:
+            self.first.append(loss)
+            return
+        usual = sum(self.first) / FIRST
+        if not self.warned and usual > 0 and loss > EXPLODED * usual:
+            self.warned = True
+            what = f"the loss rose from {usual:.3g} to {loss:.3g} at step {step + 1}"
+            notice(f"{what}: lower fit.optim.lr, set fit.optim.clip=1, or try --find-lr", not self._speaks)
+
+    @property
+    def _speaks(self) -> bool:
+        return self.world.leads and not self.job.quiet
+
     def _report_skipped(self, step: int, numbers: dict[str, float]) -> None:
+        if not self.skipped:
+            notice(f"step {step + 1} is skipped: its gradients are not finite", not self._speaks)
+        self.skipped += 1
         samples = self.loader.indices(step).tolist()
         line = {"step": step + 1, "rank": self.world.rank, "loss": str(numbers["loss"]), "samples": samples}
         with (self.job.out / f"nonfinite-{self.world.rank}.jsonl").open("a") as file:
@@ -227,10 +293,15 @@ class _Fit:
     def _evaluate(self, done: int, log: bool = True) -> None:
         if self.job.evaluate is not None:
             self.metrics = self.job.evaluate(self.evaluated)
-            shown = {f"val_{name}": round(value, 6) for name, value in self.metrics.items()}
+            shown = {logged_name(name): round(value, 6) for name, value in self.metrics.items()}
             if log:
                 self.log.write(step=done, epoch=done // self.loader.steps, **shown)
-            self.bar.update(done, note=_short(self.metrics))
+            self.bar.update(done, note=_short(self.metrics), now=True)
+
+
+def logged_name(metric: str) -> str:
+    """Name of a figure in the log: val_* for those of validation data."""
+    return metric if metric.startswith((HELD, TRAINING)) else f"val_{metric}"
 
 
 def seed_noise(device: torch.device, seed: int) -> None:

@@ -1,85 +1,86 @@
-"""Output of a running command: JSON lines in a file; progress and notices on stderr."""
+"""The log of a run: JSON lines, truncated to the step that it resumes from; the same as CSV, and for TensorBoard."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+from tilework.core.console import Bar, counted, notice
+from tilework.core.errors import MachineError
 from tilework.core.files import write
 
+__all__ = ["Bar", "RunLog", "counted", "notice", "read_log"]
 
-def notice(text: str, quiet: bool = False) -> None:
-    """Print a line to stderr, which keeps stdout for results."""
-    if not quiet:
-        print(f"tilework: {text}", file=sys.stderr, flush=True)
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: '1 image', '1,200 images'."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+TABLE, EVENTS = "log.csv", "tensorboard"
 
 
 class RunLog:
-    """JSON lines of a run, truncated to the step it resumes from, so that no step is logged twice."""
+    """JSON lines of a run, no step twice; when it ends, or is stopped, log.csv has them as a table."""
 
-    def __init__(self, path: Path, resume_from: int, quiet: bool = False) -> None:
-        self.quiet = quiet
+    def __init__(self, path: Path, resume_from: int, quiet: bool = False, tensorboard: bool = False) -> None:
+        self.path, self.quiet = path, quiet
+        self._events: Any = None
         if not quiet:
-            lines = path.read_text().splitlines() if path.is_file() else []
-            kept = [line for line in lines if (step := _step(line)) is not None and step <= resume_from]
-            write(path, "".join(f"{line}\n" for line in kept).encode())
+            kept = read_log(path, resume_from)
+            write(path, "".join(f"{json.dumps(line)}\n" for line in kept).encode())
+            self._events = _summary_writer(path.with_name(EVENTS), resume_from) if tensorboard else None
             self._file = path.open("a", buffering=1)
 
     def write(self, **values: Any) -> None:
         """Append a line."""
         if not self.quiet:
             self._file.write(json.dumps(values) + "\n")
+        if self._events is not None:
+            for name, value in values.items():
+                if name not in ("step", "epoch") and isinstance(value, int | float):
+                    self._events.add_scalar(name.replace("val_", "val/"), value, values["step"])
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush, write the table, and close."""
         if not self.quiet:
             self._file.close()
+            write(self.path.with_name(TABLE), as_csv(read_log(self.path)).encode())
+        if self._events is not None:
+            self._events.close()
 
 
-def _step(line: str) -> int | None:
-    """Step of a log line; None for a line cut short when the run was killed."""
+def read_log(path: Path, until: int | None = None) -> list[dict[str, Any]]:
+    """Lines of a log up to a step; those cut short when a run was killed are left out."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    found = [line for line in map(_parsed, lines) if line is not None]
+    return [line for line in found if until is None or line["step"] <= until]
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
     try:
-        return int(json.loads(line)["step"])
+        values: dict[str, Any] = json.loads(line)
+        values["step"] = int(values["step"])
+        return values
     except (ValueError, KeyError, TypeError):
         return None
 
 
-class Bar:
-    """Progress: a bar on a terminal, a plain line every `every` seconds elsewhere."""
+def as_csv(lines: list[dict[str, Any]]) -> str:
+    """A table with a column for every value that occurs; a step's line of validation is joined to its own."""
+    rows: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        rows.setdefault(line["step"], {}).update(line)
+    text = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows[step] for step in sorted(rows))
+    return text.getvalue()
 
-    def __init__(self, title: str, total: int, done: int = 0, quiet: bool = False, every: float = 10.0) -> None:
-        self.title, self.total, self.every = title, total, every
-        self.quiet = quiet
-        self._last = time.monotonic()
-        self._bar: Progress | None = None
-        if not quiet and sys.stderr.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True))
-            self._bar.start()
-            self._task = self._bar.add_task(title, total=total, completed=done, note="")
 
-    def update(self, done: int, total: int | None = None, note: str = "") -> None:
-        """Show progress; `total` is ignored, so that this fits as a (done, total) callback."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done)
-            if note:
-                self._bar.update(self._task, note=note)
-        elif not self.quiet and (time.monotonic() - self._last > self.every or done == self.total):
-            self._last = time.monotonic()
-            print(f"{self.title} {done}/{self.total} {note}".rstrip(), file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Stop drawing."""
-        if self._bar is not None:
-            self._bar.stop()
+def _summary_writer(folder: Path, resume_from: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MachineError(
+            "--tensorboard needs a package that is not here", "pip install 'tilework[tensorboard]'"
+        ) from error
+    return SummaryWriter(str(folder), purge_step=resume_from + 1)

@@ -25,6 +25,8 @@ class OptimConfig:
             raise ValueError("lr, weight_decay and clip must be finite and not negative")
         if not all(0 <= beta < 1 for beta in (*self.betas, self.momentum)):
             raise ValueError(f"betas {self.betas} and momentum {self.momentum} must lie in [0, 1)")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay is {self.layer_decay} but must lie above 0 and at most at 1")
         if not 0 <= self.stem_scale < inf:
             raise ValueError(f"stem_scale is {self.stem_scale} but must be finite and not negative")
 
@@ -63,10 +65,12 @@ class FitConfig:
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast
     ema: float = 0.0  # decay of averaged weights, which evaluation and export use; 0: none
     evaluate_every: int = 1  # epochs between evaluations; 0: only after the last epoch, which is always evaluated
+    evaluate_training: bool = False  # evaluate the training samples too, without augmentation; figures train_*
     save_every: int = 0  # steps between checkpoints; 0: one per epoch
     keep: int = 2  # number of checkpoints kept
     log_every: int = 10  # steps between log lines
     picture_every: int = 0  # steps between sample images, for objectives that draw them; 0: never
+    early_stop: int = 0  # evaluations without a better figure before training ends; 0: never
     patience: int = 5  # consecutive steps with non-finite gradients before training fails
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -76,6 +80,10 @@ class FitConfig:
         return self.steps or self.epochs * (samples // self.batch)
 
     def __post_init__(self) -> None:
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"ema is {self.ema} but must lie in [0, 1)")
+        if self.early_stop < 0:
+            raise ValueError(f"early_stop is {self.early_stop} but must not be negative")
         if min(self.epochs, self.steps) < 0:
             raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: they must not be negative")
         if (self.epochs > 0) == (self.steps > 0):

@@ -1,0 +1,65 @@
+"""What each method adds in our converged tables, beside what its paper says: the chart of the README.
+
+    python benchmarks/effects.py [--tables results/tables] [--out docs/effects.png]
+
+Paired differences in points of accuracy with 95 % intervals, of rows that have all their seeds.
+"""
+
+from __future__ import annotations
+
+import sys
+
+del sys.path[0]  # this folder: its tokenize.py would hide Python's own
+
+import argparse
+import json
+from pathlib import Path
+from statistics import mean
+
+from tilework.report.curve_figures import effect_chart
+
+# name | table | row | what it is compared with | points in the paper (ImageNet-1k, its own network), None: not there
+EFFECTS = (
+    ("Token-EDA (SeiT)", "seit-tokens-1000", "EDA", "plain crops", None),
+    ("CutMix on codes (SeiT)", "seit-tokens-1000", "CutMix", "plain crops", None),
+    ("Emb-Noise (SeiT)", "seit-tokens-1000", "Emb-Noise", "plain crops", None),
+    ("all three (SeiT)", "seit-tokens-1000", "EDA, CutMix, Emb-Noise", "plain crops", None),
+    ("ColorAdapt (SeiT++)", "seitpp-1000", "ColorAdapt", "SeiT", 1.0),
+    ("TokenAdapt after ColorAdapt (SeiT++)", "seitpp-1000", "both", "ColorAdapt", 3.1),
+    ("both (SeiT++)", "seitpp-1000", "both", "SeiT", 4.1),
+    ("masked modelling (SeiT++)", "mtm-1000", "MTM, SeiT", "SeiT", 1.1),
+    ("MixToken (LV-ViT)", "labels-pixels-1000", "MixToken", "class", None),
+    ("token labels and MixToken (LV-ViT)", "labels-pixels-1000", "both", "class", 0.9),
+    ("TransMix", "align-tokens-1000", "TransMix", "CutMix", 0.3),
+    ("TL-Align", "align-tokens-1000", "TL-Align", "CutMix", 0.8),
+    ("frozen patches (Good tokenizers)", "stems-1000", "frozen", "plain", -0.4),
+    ("intra windows (Good tokenizers)", "stems-1000", "intra", "plain", 0.7),
+    ("MoTo (Good tokenizers)", "stems-1000", "MoTo", "plain", 1.8),
+    ("TokenProp (Good tokenizers)", "stems-1000", "TokenProp", "plain", 0.9),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tables", type=Path, default=Path("results/tables"))
+    parser.add_argument("--out", type=Path, default=Path("docs/effects.png"))
+    args = parser.parse_args()
+    shown = []
+    for name, table, row, base, paper in EFFECTS:
+        file = args.tables / table / "results.json"
+        results = json.loads(file.read_bytes()) if file.is_file() else {"rows": [], "resolvable": None}
+        rows = {one["row"]: one for one in results["rows"]}
+        found = [rows[one]["top1"] for one in (row, base) if one in rows and len(rows[one]["seeds"]) >= 3]
+        if len(found) == 2 and results["resolvable"]:
+            ours = 100 * mean(a - b for a, b in zip(*found, strict=True))
+            shown.append((name, paper, ours, 100 * results["resolvable"]))
+            said = "seen" if abs(ours) > 100 * results["resolvable"] else "not resolved"
+            print(f"{name:38} {ours:+5.1f} ({said}; {100 * results['resolvable']:.1f}), paper {paper}")
+        else:
+            print(f"{name:38} not measured yet")
+    if shown:
+        args.out.write_bytes(effect_chart(shown))
+
+
+if __name__ == "__main__":
+    main()

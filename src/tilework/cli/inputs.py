@@ -1,0 +1,136 @@
+"""What is wrong with a command line at first sight, said before torch is imported: paths, recipe, order of words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tilework.core.errors import ConfigError, InputError
+from tilework.core.location import what_is
+
+# the first word of a command, and what it must be; "data" may be a store, a folder, a label file or shards
+FIRST = {
+    "eval": "run",
+    "export": "run",
+    "predict": "run",
+    "probe": "run",
+    "explain": "run",
+    "analyze align": "run",
+    "inspect": "store",
+    "verify": "store",
+    "column": "store",
+    "subset": "store",
+    "split": "data",
+    "tokenize": "data",
+    "tokenizer train": "data",
+    "compare": "data",
+    "annotate": "data",
+}
+FLAGS = {
+    "--data": "data",
+    "--val": "data",
+    "--images": "data",
+    "--tokenizer": "tokenizer",
+    "--adapter": "adapter",
+    "--maps": "maps",
+    "--like": "store",
+    "--store": "store",
+    "--start": "file",
+    "--config": "file",
+    "--labels": "file",
+    "--keys": "file",
+    "--weights": "file",
+}
+KINDS = {  # what is needed, and what to do about anything else
+    "run": (("a run", "a chain of runs", "an exported model"), "give a directory that 'tilework train' wrote"),
+    "tokenizer": (("a tokenizer",), "train one with 'tilework tokenizer train IMAGES'"),
+    "adapter": (("a TokenAdapt",), "give OUT/token_adapt of a run of token_adapt_cpu"),
+    "maps": (("label maps",), "make them with 'tilework annotate IMAGES --out MAPS'"),
+    "store": (("a token store",), "make one with 'tilework tokenize'"),
+    "data": (("a token store", None), "give a token store or a folder of images"),
+}
+ASSIGNMENT = re.compile(r"[a-z_][\w.]*=.*", re.IGNORECASE)
+TAKES_SETTINGS = ("train", "tokenizer train", "tokenizer import", "compare")
+TAKES_MANY = ("--data", "--val", "--tokenizer", "--rows")  # options of several words
+RECIPES = ("train", "recipes")
+
+
+def in_order(command: str, words: Sequence[str]) -> list[str]:
+    """Settings (KEY=VALUE) where the parser expects them: after the first word, wherever they were written."""
+    if command not in TAKES_SETTINGS:
+        return list(words)
+    settings, rest, option = [], list[str](), ""
+    for word in words:
+        if word.startswith("-"):
+            option = word
+        elif ASSIGNMENT.fullmatch(word) and option in ("", *TAKES_MANY) and not Path(word).exists():
+            settings.append(word)
+            continue
+        rest.append(word)
+    first = 1 if rest and not rest[0].startswith("-") else 0
+    return [*rest[:first], *settings, *rest[first:]]
+
+
+def check_inputs(command: str, words: Sequence[str]) -> None:
+    """Refuse paths that are missing or something else than they must be, and unknown recipes."""
+    if {"-h", "--help"} & set(words):
+        return
+    if command in RECIPES and words and not words[0].startswith("-"):
+        _check_recipe(words[0])
+    if command in FIRST and words and not words[0].startswith("-"):
+        _check(FIRST[command], words[0], "")
+    for option, value in _values(words):
+        if option in FLAGS:
+            _check(FLAGS[option], value, option)
+
+
+def _values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Options and each of their values."""
+    option = ""
+    for word in words:
+        if word.startswith("--"):
+            option, equals, value = word.partition("=")
+            if equals:
+                yield option, value
+                option = ""
+        elif option:
+            yield option, word
+            option = option if option in TAKES_MANY else ""
+
+
+def _check(kind: str, text: str, option: str) -> None:
+    if "://" in text or text == "none" or any(sign in text for sign in "*?["):
+        return  # looked at when it is opened
+    path, said = Path(text), f"{option} " if option else ""
+    if not path.exists():
+        spool = path.with_name(f"{path.name}.spool")
+        if spool.is_dir():
+            what = f"{said}{path} is not finished: its parts lie in {spool}"
+            raise InputError(what, "repeat the 'tilework tokenize' that was stopped, or run 'tilework seal'")
+        what = {"run": "no run in", "tokenizer": "no tokenizer in", "maps": "no label maps in"}.get(
+            kind, "no such data:"
+        )
+        hint = KINDS[kind][1] if kind in KINDS else "check the path"
+        raise InputError(f"{what} {path}" if kind != "file" else f"no such file: {path} ({option})", hint)
+    if kind not in KINDS or not path.is_dir():
+        return
+    wanted, hint = KINDS[kind]
+    found = what_is(path)
+    if found is not None and found not in wanted:
+        needed = {"run": "a run", "data": "data", "tokenizer": "a tokenizer"}.get(kind, wanted[0])
+        if found == "an unfinished token store":
+            hint = "repeat the 'tilework tokenize' that was stopped, or run 'tilework seal'"
+        raise InputError(f"{path} is {found}, not {needed}", hint)
+
+
+def _check_recipe(name: str) -> None:
+    """An unknown name, by the list that needs no torch."""
+    from tilework.core.registry import nearest
+    from tilework.recipes.index import names
+
+    known = names()
+    if known is not None and name not in known:
+        if "=" in name:
+            raise ConfigError(f"no recipe before '{name}'", "give one first: tilework train RECIPE KEY=VALUE ...")
+        raise ConfigError(f"unknown recipe '{name}'", nearest(name, known))

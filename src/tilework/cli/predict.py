@@ -1,0 +1,121 @@
+"""`tilework predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from tilework.cli.arguments import Best, Data, Device, Json, OptionalPath
+
+if TYPE_CHECKING:
+    from tilework.runs import Prediction, Trained
+
+SHEET = 60  # pictures on a contact sheet
+
+
+def predict(
+    run: Annotated[Positional[Path], arg(metavar="RUN|MODEL")],
+    photographs: Annotated[Positional[tuple[Data, ...]], arg(metavar="PHOTO|FOLDER|STORE ...")],
+    /,
+    *,
+    top: int = 5,
+    format: Literal["table", "csv", "json"] = "table",
+    out: OptionalPath = None,
+    picture: OptionalPath = None,
+    tokenizer: OptionalPath = None,
+    best: Best = False,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Predict classes of photographs with a run or an exported model.
+
+    A model of tokens tokenizes photographs itself: its run or export holds its tokenizer.
+
+    Try:
+      tilework predict runs/token photo.jpg other.png
+      tilework predict model photos --top 3 --format csv --out answers.csv
+      tilework predict runs/token photos --picture sheet.png
+
+    Args:
+        run: Directory that 'tilework train' or 'tilework export' wrote.
+        photographs: Image files, folders (everything below them), or one token store.
+        top: Number of classes to show for each image.
+        format: Aligned columns, CSV or JSON.
+        out: File to write instead of the screen.
+        picture: PNG file for a contact sheet of the first images with their classes.
+        tokenizer: Directory of the tokenizer, if the run does not hold it.
+    """
+    from tilework.cli.output import check_png
+    from tilework.core.errors import OutputError
+    from tilework.core.files import write
+    from tilework.runs import open_model
+    from tilework.runs import predict as answer
+
+    if picture is not None:
+        check_png(picture, "--picture")
+    if out is not None and out.is_dir():
+        raise OutputError(f"{out} is a directory", "give --out a file name")
+    model = open_model(run, best)
+    found = answer(model, photographs, top, device, tokenizer)
+    text = {"table": _table, "csv": _csv, "json": _json}["json" if json else format](found)
+    if out is None:
+        print(text, end="")
+    else:
+        write(out, text.encode())
+    if picture is not None:
+        write(picture, _sheet(model, found, photographs, tokenizer))
+
+
+def _table(found: list[Prediction]) -> str:
+    wide = min(60, max(len(one.image) for one in found))
+    names = max((len(name) for one in found for name in one.classes), default=0)
+    lines = []
+    for one in found:
+        pairs = zip(one.classes, one.probabilities, strict=True)
+        words = one.error or "  ".join(f"{share:6.1%} {name:<{names}}" for name, share in pairs)
+        lines.append(f"{one.image:<{wide}}  {words}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _csv(found: list[Prediction]) -> str:
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    ranks = range(1, 1 + max(len(one.classes) for one in found))
+    writer.writerow(["image", *(f"{what}_{rank}" for rank in ranks for what in ("class", "probability")), "error"])
+    for one in found:
+        cells = [cell for pair in zip(one.classes, one.probabilities, strict=True) for cell in pair]
+        writer.writerow([one.image, *cells, *[""] * (2 * len(ranks) - len(cells)), one.error])
+    return text.getvalue()
+
+
+def _json(found: list[Prediction]) -> str:
+    from json import dumps
+
+    lines = []
+    for one in found:
+        values: dict[str, object] = {"image": one.image}
+        if one.error:
+            values["error"] = one.error
+        else:
+            values["classes"] = dict(zip(one.classes, one.probabilities, strict=True))
+        if one.truth is not None:
+            values["truth"] = one.truth
+        lines.append(dumps(values, ensure_ascii=False))
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def _sheet(model: Trained, found: list[Prediction], photographs: tuple[object, ...], tokenizer: Path | None) -> bytes:
+    """The first images with what was said of them."""
+    from tilework.report import captioned_pictures
+    from tilework.runs.pictures import pictures_of
+
+    shown = [i for i, one in enumerate(found) if not one.error][:SHEET]
+    pictures = pictures_of(model, photographs, shown, tokenizer)
+    words = [[f"{n} {p:.0%}" for n, p in zip(found[i].classes, found[i].probabilities, strict=True)] for i in shown]
+    right = [None if found[i].truth is None else found[i].truth == found[i].classes[0] for i in shown]
+    return captioned_pictures(pictures, [found[i].image for i in shown], [line[:3] for line in words], right)

@@ -1,0 +1,58 @@
+"""Whether training and validation data share images: by size and hash of files, or by the codes of stores."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from tilework.data.images import ImageSource
+from tilework.data.source import Source
+from tilework.data.tokens import TokenSource
+
+LOOKS = 2000  # validation samples that are looked at, spread evenly
+HEAD = 1 << 16  # bytes of a file that are hashed
+MOST = 50_000  # images of a training store that are decoded
+
+
+def shared_images(train: Source, val: Source) -> tuple[int, int]:
+    """Validation samples that training data hold too, and how many were looked at; (0, 0) where it cannot be told."""
+    if isinstance(train, ImageSource) and isinstance(val, ImageSource):
+        return _shared_files(train.folder.paths, val.folder.paths)
+    if isinstance(train, TokenSource) and isinstance(val, TokenSource) and train.grid == val.grid:
+        return _shared_codes(train, val)
+    return 0, 0
+
+
+def _shared_files(train: tuple[Path, ...], val: tuple[Path, ...]) -> tuple[int, int]:
+    some = [val[i] for i in _spread(len(val))]
+    sizes = {path: path.stat().st_size for path in some}
+    wanted = set(sizes.values())
+    known = {_hash(path) for path in train if path.stat().st_size in wanted}
+    return sum(_hash(path) in known for path in some), len(some)
+
+
+def _hash(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return sha256(file.read(HEAD) + str(path.stat().st_size).encode()).digest()
+
+
+def _shared_codes(train: TokenSource, val: TokenSource) -> tuple[int, int]:
+    if len(train) > MOST or train.codebook is None or val.codebook is None:
+        return 0, 0
+    known: set[bytes] = set()
+    for start in range(0, len(train), 4096):
+        known |= set(_codes(train, np.arange(start, min(start + 4096, len(train)))))
+    some = _spread(len(val))
+    return sum(code in known for code in _codes(val, some)), len(some)
+
+
+def _codes(source: TokenSource, index: np.ndarray) -> list[bytes]:
+    """Codes of samples in the tokenizer's numbers."""
+    used = source.store.used
+    return [used[ids].tobytes() for ids in source.batch(index).x.numpy()]
+
+
+def _spread(count: int) -> np.ndarray:
+    return np.unique(np.linspace(0, count - 1, min(LOOKS, count)).astype(np.int64))

@@ -1,0 +1,289 @@
+"""Tables of converged runs, by the protocol of `experiments/protocol.py`.
+
+OUT/results.json has every trial, its curve and its cost: with that file alone a table goes on where its runs were
+removed. Two processes started with the same command share the runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+
+import numpy as np
+
+from tilework.core.config import Plain, decode, encode, first_difference
+from tilework.core.errors import ConfigError, DamageError, OutputError
+from tilework.core.files import locked, make_directory, write, write_json
+from tilework.core.location import Url, is_store
+from tilework.data import ImageFolder, TokenSource
+from tilework.experiments.protocol import REACHED, Protocol, plateau
+from tilework.experiments.runner import Outcome, Trial, claim, run_trials, task_of
+from tilework.experiments.statistics import paired_deviation, resolvable
+from tilework.experiments.table import RESULTS, TABLE, Row, Table
+from tilework.report.curve_figures import curve_figure
+from tilework.runs import Chain, Run
+from tilework.store import Store
+from tilework.train import HELD, TRAINING
+from tilework.train.log import counted, notice
+
+CURVES = "curves.png"
+
+
+@dataclass(frozen=True)
+class ConvergedTable(Table):
+    """A table whose rows are trained to convergence on a small part of the data."""
+
+    protocol: Protocol = field(default_factory=Protocol)
+
+    def plan(self) -> Plain:
+        """Rows, runs and estimated time, after all checks."""
+        rows = self.rows()
+        plans = super().plan()
+        runs = len(rows) * self._runs_per_row
+        share = self.protocol.samples * self.protocol.passes
+        minutes = {
+            row.name: plans["minutes_per_run"][row.name] * share / self._samples_of(row) for row in rows
+        }  # of the recipe's own length
+        return {
+            "rows": {row.name: self.protocol.seeds for row in rows},
+            "runs": runs,
+            "minutes_per_run": minutes,
+            "minutes": self._runs_per_row * sum(minutes.values()),
+            "noise": self._noise(),
+        }
+
+    @property
+    def _runs_per_row(self) -> int:
+        return len(self.protocol.rates) + self.protocol.seeds - 1
+
+    def _samples_of(self, row: Row) -> int:
+        fit = _last(row.run).fit
+        labels, _ = self._labels()
+        return fit.batch * fit.total_steps(_last(row.run).samples or len(labels))
+
+    def _noise(self) -> str:
+        smallest = 100 * resolvable(self.deviation, self.protocol.seeds, self.protocol.seeds)
+        return (
+            f"with {counted(self.protocol.seeds, 'seed')} per row, differences below {smallest:.1f} points are within "
+            f"noise (95 %), assuming a standard deviation of {100 * self.deviation:g} points between seeds"
+        )
+
+    def rows(self) -> list[Row]:
+        """The parsed and checked rows; seeds are those of the protocol."""
+        rows = super().rows()
+        if any(row.seeds != 1 for row in rows):
+            raise ConfigError("a row names its seeds with @, the protocol has its own", "leave @ out, use --seeds")
+        return rows
+
+    def _versions(self, row: Row) -> list[tuple[Run | Chain, Path | None]]:
+        """Seeds draw other images, and may start from other runs."""
+        labels, classes = self._labels()
+        self.protocol.check(labels, classes)
+        trials = (self._trial(row, seed, self.protocol.rates[0]) for seed in range(self.protocol.seeds))
+        return [(trial.run, trial.start) for trial in trials]
+
+    def _labels(self) -> tuple[np.ndarray, int]:
+        if isinstance(self.data, Url) or is_store(self.data):
+            source = TokenSource(Store(self.data), None)
+            return source.labels, len(source.classes)
+        folder = ImageFolder.open(self.data)
+        return folder.labels, len(folder.classes)
+
+    def run(self) -> Plain:
+        """Row by row: every rate with the first seed, then the other seeds with the best; returns results.json."""
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ConfigError("a table cannot run under torchrun", "start the same command in several processes")
+        rows = self.rows()
+        make_directory(self.out)
+        inputs = {name: None if p is None else str(p) for name, p in self._inputs().items()}
+        claim(self.out, {**inputs, "settings": list(self.settings), "protocol": encode(self.protocol)}, "table")
+        known = self._known(rows)
+        notice(f"{counted(len(rows) * self._runs_per_row, 'run')}; {self._noise()}", self.quiet)
+        done = run_trials(
+            (),
+            self.out,
+            self.device,
+            self.quiet,
+            lambda some: self._report(rows, some),
+            lambda some: list(self._wanted(rows, some)),
+            known,
+        )
+        return self._report(rows, done)
+
+    def _wanted(self, rows: Sequence[Row], done: Sequence[Outcome]) -> Iterator[Trial]:
+        """The trials that can be named so far: other seeds of a row follow when its rate is known."""
+        for row in rows:
+            for rate in self.protocol.rates:
+                yield self._trial(row, 0, rate)
+            best = self._best(row, done)
+            if best is not None:
+                for seed in range(1, self.protocol.seeds):
+                    yield self._trial(row, seed, best)
+
+    def _trial(self, row: Row, seed: int, rate: float) -> Trial:
+        start = None if row.start is None else Path(str(row.start).replace("{seed}", str(seed)))
+        run = self.protocol.run(row.run, seed, rate)
+        return Trial(row.name, seed, run, (self.data,) * row.links, self._validation(row), start, rate)
+
+    def _best(self, row: Row, done: Sequence[Outcome]) -> float | None:
+        task = task_of(row.run)
+        held = {
+            o.trial.rate: o.metrics[HELD + task.metric]
+            for o in done
+            if o.trial.row == row.name and o.trial.seed == 0 and o.trial.rate is not None
+        }
+        if set(held) != set(self.protocol.rates):
+            return None
+        return self.protocol.best(held, task.higher_is_better)
+
+    def _known(self, rows: Sequence[Row]) -> dict[Path, Outcome]:
+        """Outcomes that results.json has already, whether or not their runs are still there."""
+        file = self.out / RESULTS
+        if not file.is_file():
+            return {}
+        try:
+            plain = json.loads(file.read_bytes())
+            settings, trials = plain["settings"], plain["trials"]
+            named = {row.name: row for row in rows}
+            for name in settings.keys() & named.keys():
+                before = decode(type(named[name].run), settings[name])
+                if before != named[name].run:
+                    key = first_difference(encode(before), encode(named[name].run))
+                    what = f"row '{name}' in {file} was trained with another {key}"
+                    raise OutputError(what, "choose another --out, or another name for the row")
+            return {
+                trial.directory: Outcome(trial, one["figures"], one["seconds"], one["cpu_seconds"], one["curve"])
+                for one in trials
+                if one["row"] in named
+                for trial in [self._trial(named[one["row"]], one["seed"], one["rate"])]
+            }
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamageError(f"{file} is malformed", f"restore it ({error})") from error
+
+    def _report(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> Plain:
+        with locked(self.out):  # another process may have more of them
+            outcomes = list({**self._known(rows), **{o.trial.directory: o for o in outcomes}}.values())
+            results = self._results(rows, outcomes)
+            write_json(self.out / RESULTS, results)
+            write(self.out / TABLE, markdown(results).encode())
+            write(self.out / CURVES, curve_figure(results))
+        return results
+
+    def _results(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> Plain:
+        task = task_of(rows[0].run)
+        best = {row.name: self._best(row, outcomes) for row in rows}
+        used = [o for o in outcomes if o.trial.rate == best[o.trial.row]]
+        values = {
+            row.name: {o.trial.seed: o.metrics[task.metric] for o in used if o.trial.row == row.name} for row in rows
+        }
+        whole = [
+            [found[seed] for seed in range(self.protocol.seeds)]
+            for found in values.values()
+            if len(found) == self.protocol.seeds
+        ]
+        deviation, degrees = paired_deviation(whole)
+        smallest = resolvable(deviation, self.protocol.seeds, self.protocol.seeds, degrees) if degrees else None
+        table: list[Plain] = []
+        for row, line in zip(rows, self.lines, strict=True):
+            mine, own = [o for o in used if o.trial.row == row.name], values[row.name]
+            shared = sorted(own.keys() & values[rows[0].name].keys())
+            pairs = [own[seed] - values[rows[0].name][seed] for seed in shared]
+            held = {
+                f"{o.trial.rate:g}": o.metrics[HELD + task.metric]
+                for o in outcomes
+                if o.trial.row == row.name and o.trial.seed == 0
+            }
+            trained = [o.metrics[TRAINING + task.metric] for o in mine]
+            table.append(
+                {
+                    "row": row.name,
+                    "line": line,
+                    "rate": best[row.name],
+                    "held_by_rate": held,
+                    "seeds": sorted(own),
+                    task.metric: [own[seed] for seed in sorted(own)],
+                    "mean": mean(own.values()) if own else None,
+                    "deviation": stdev(own.values()) if len(own) > 1 else None,
+                    "training": mean(trained) if trained else None,
+                    "differences": pairs,
+                    "difference": mean(pairs) if pairs else None,
+                    "resolved": None
+                    if smallest is None or len(pairs) < self.protocol.seeds
+                    else abs(mean(pairs)) > smallest,
+                    "plateau": [plateau(o.curve) for o in mine],
+                    "cpu_minutes": [round(o.cpu_seconds / 60, 2) for o in mine],
+                }
+            )
+        first = table[0]["training"]
+        return {
+            "metric": task.metric,
+            "higher_is_better": task.higher_is_better,
+            "protocol": encode(self.protocol),
+            "assumed_deviation": self.deviation,
+            "deviation": deviation if degrees else None,
+            "degrees_of_freedom": degrees,
+            "resolvable": smallest,
+            "converged": None if first is None else bool(first >= REACHED),
+            "cpu_minutes": round(sum(o.cpu_seconds for o in outcomes) / 60, 1),
+            "rows": table,
+            "settings": {row.name: encode(row.run) for row in rows},
+            "trials": [
+                {
+                    "row": o.trial.row,
+                    "seed": o.trial.seed,
+                    "rate": o.trial.rate,
+                    "figures": o.metrics,
+                    "seconds": round(o.seconds, 1),
+                    "cpu_seconds": round(o.cpu_seconds, 1),
+                    "curve": list(o.curve),
+                }
+                for o in sorted(outcomes, key=lambda o: (o.trial.row, o.trial.seed, o.trial.rate or 0.0))
+            ],
+        }
+
+
+def _last(run: Run | Chain) -> Run:
+    return run.links[-1].run if isinstance(run, Chain) else run
+
+
+def markdown(results: Plain) -> str:
+    """The results as a Markdown table, with what it could resolve and whether it converged."""
+    figure = "accuracy (%)" if results["metric"] == "top1" else f"{results['metric']} (%)"
+    lines = [
+        f"| row | rate | training {figure} | validation {figure} | paired difference | plateau at pass | "
+        "CPU minutes per run |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for i, row in enumerate(results["rows"]):
+        if row["mean"] is None:
+            continue
+        spread = "" if row["deviation"] is None else f" ± {100 * row['deviation']:.1f}"
+        apart = "" if i == 0 or row["difference"] is None else f"{100 * row['difference']:+.1f}"
+        if apart and row["resolved"] is None:
+            apart += f" ({counted(len(row['differences']), 'seed')})"
+        elif apart and not row["resolved"]:
+            apart += " (*not resolved*)"
+        reached = "/".join("-" if one is None else str(one) for one in row["plateau"])
+        minutes = mean(row["cpu_minutes"])
+        lines.append(
+            f"| {row['row']} | {row['rate']:g} | {100 * row['training']:.1f} | {100 * row['mean']:.1f}{spread} | "
+            f"{apart} | {reached} | {minutes:.1f} |"
+        )
+    lines.append("")
+    if results["resolvable"] is not None:
+        lines.append(
+            f"Differences below {100 * results['resolvable']:.1f} points are not resolved (95 %): rows differ by "
+            f"{100 * results['deviation']:.2f} points from seed to seed once what a seed does to all rows is taken off "
+            f"({results['degrees_of_freedom']} degrees of freedom)."
+        )
+    if results["converged"] is not None:
+        said = "converged" if results["converged"] else "NOT converged"
+        lines.append(
+            f"The first row is right on {100 * results['rows'][0]['training']:.1f} % of its training images: {said} "
+            f"({100 * REACHED:.0f} % is the bar). {results['cpu_minutes']:.0f} CPU minutes in all."
+        )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,267 @@
+"""Careless command lines: each gives one line and its exit code, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from small_data import write_images, write_store
+from tilework.cli.main import main
+from tilework.store import Store
+from tilework.tokenizers import VitVqConfig, save_tokenizer
+
+SMALL = ["fit.steps=2", "fit.batch=8", "model.width=16", "model.heads=2", "model.depth=1"]
+TOKEN = ["demo_token", *SMALL, "augment.1.size=[8,8]"]
+PIXEL = ["demo_pixel", *SMALL, "size=[24,24]", "augment.1.size=[24,24]", "model.stem.patch=8"]
+
+
+def run(*words: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything a careless person may mix up; no test changes it."""
+    root = tmp_path_factory.mktemp("careless")
+    write_images(root / "images")
+    write_images(root / "many", count=12, seed=1)
+    write_store(root / "x.tok")
+    config = VitVqConfig(patch=4, codes=16, code_dim=8, width=16, depth=1, heads=2)
+    torch.manual_seed(0)
+    save_tokenizer(root / "tokenizer", config.build(3, (32, 32), 0), config, (32, 32))
+    (root / "killed.tok.spool").mkdir()
+    (root / "killed.tok.spool/plan.json").write_text("{}")
+    (root / "empty").mkdir()
+    (root / "flat").mkdir()
+    Image.new("RGB", (32, 32)).save(root / "flat/a.png")
+    (root / "page.html").write_text("<html>")
+    (root / "bad.csv").write_text("only one column\n")
+    (root / "twice.yaml").write_text("fit: {steps: 3}\nfit: {steps: 4}\n")
+    assert run("train", *TOKEN, "--data", root / "x.tok", "--val", root / "x.tok", "--out", root / "run") == 0
+    assert run("train", *PIXEL, "--data", root / "images", "--out", root / "pixels") == 0
+    assert run("export", root / "run", "--out", root / "model") == 0
+    return root
+
+
+Words = Callable[[Path], list[object]]
+CASES: dict[str, tuple[Words, int, str]] = {
+    # wrong paths
+    "data nowhere": (lambda r: ["train", *TOKEN, "--data", r / "nowhere"], 3, "no such data"),
+    "val nowhere": (lambda r: ["train", *TOKEN, "--data", r / "x.tok", "--val", r / "no.tok"], 3, "no such data"),
+    "run nowhere": (lambda r: ["eval", r / "nowhere", "--data", r / "x.tok"], 3, "no run in"),
+    "run is a store": (lambda r: ["eval", r / "x.tok", "--data", r / "x.tok"], 3, "is a token store, not a run"),
+    "run is a tokenizer": (lambda r: ["predict", r / "tokenizer", r / "flat/a.png"], 3, "is a tokenizer, not a run"),
+    "run is a folder": (lambda r: ["predict", r / "images", r / "flat/a.png"], 3, "no run or exported model in"),
+    "data is a tokenizer": (lambda r: ["train", *TOKEN, "--data", r / "tokenizer"], 3, "is a tokenizer, not data"),
+    "data is a run": (lambda r: ["train", *TOKEN, "--data", r / "run"], 3, "is a run, not data"),
+    "data is a model": (lambda r: ["eval", r / "run", "--data", r / "model"], 3, "is an exported model, not data"),
+    "killed spool": (lambda r: ["train", *TOKEN, "--data", r / "killed.tok"], 3, "is not finished: its parts lie in"),
+    "killed spool itself": (lambda r: ["inspect", r / "killed.tok.spool"], 3, "is an unfinished token store"),
+    "tokenizer nowhere": (
+        lambda r: ["tokenize", r / "images", "--tokenizer", r / "no", "--out", r / "new"], 3, "no tokenizer in"),
+    "tokenizer is a store": (
+        lambda r: ["tokenize", r / "images", "--tokenizer", r / "x.tok", "--out", r / "new"], 3,
+        "is a token store, not a tokenizer"),
+    "like is a folder": (
+        lambda r: ["tokenize", r / "images", "--tokenizer", r / "tokenizer", "--like", r / "run", "--out", r / "new"], 3,
+        "is a run, not a token store"),
+    "config nowhere": (
+        lambda r: ["train", *TOKEN, "--config", r / "no.yaml", "--data", r / "x.tok"], 3, "no such file"),
+    "start nowhere": (lambda r: ["train", *TOKEN, "--start", r / "no", "--data", r / "x.tok"], 3, "no such file"),
+    "store is a folder": (lambda r: ["verify", r / "images"], 3, "is not a token store"),
+    "photograph nowhere": (lambda r: ["predict", r / "run", r / "no.jpg"], 3, "no such image"),
+    "photograph is a page": (lambda r: ["predict", r / "run", r / "page.html"], 3, "is not an image"),
+    "photographs in an empty folder": (lambda r: ["predict", r / "run", r / "empty"], 3, "holds no images"),
+    "no photograph": (lambda r: ["predict", r / "run"], 3, "no photographs"),
+    "store beside a photograph": (
+        lambda r: ["predict", r / "run", r / "x.tok", r / "flat/a.png"], 3, "is a token store, beside other paths"),
+    "photograph without a tokenizer": (lambda r: ["predict", r / "run", r / "flat/a.png"], 3, "add --tokenizer"),
+    "another tokenizer": (
+        lambda r: ["predict", r / "run", r / "flat/a.png", "--tokenizer", r / "tokenizer"], 3, "has other codes"),
+    "store to a pixel run": (lambda r: ["predict", r / "pixels", r / "x.tok"], 3, "was trained on images"),
+    "top 0": (lambda r: ["predict", r / "pixels", r / "flat", "--top", 0], 4, "give 1 or more"),
+    "best without validation": (
+        lambda r: ["eval", r / "pixels", "--data", r / "images", "--best"], 3, "has no best checkpoint"),
+    "best of an export": (lambda r: ["eval", r / "model", "--data", r / "x.tok", "--best"], 4, "leave --best out"),
+    # data that are not what they should be
+    "folder to a token recipe": (lambda r: ["train", *TOKEN, "--data", r / "images"], 4, "run 'tilework tokenize"),
+    "store to a pixel recipe": (lambda r: ["train", *PIXEL, "--data", r / "x.tok"], 4, "recipes --input tokens"),
+    "flat folder": (lambda r: ["train", *PIXEL, "--data", r / "flat"], 3, "one class only"),
+    "flat validation": (
+        lambda r: ["train", *PIXEL, "--data", r / "images", "--val", r / "flat"], 3, "has no labels"),
+    "label file without labels": (lambda r: ["train", *PIXEL, "--data", r / "bad.csv"], 3, "names no image"),
+    "one photograph": (lambda r: ["eval", r / "pixels", "--data", r / "flat/a.png"], 3, "has no labels"),
+    "empty folder": (lambda r: ["train", *PIXEL, "--data", r / "empty"], 3, "has no class folders"),
+    # settings
+    "no recipe": (lambda r: ["train", "fit.steps=1", "--data", r / "x.tok"], 4, "no recipe before"),
+    "unknown recipe": (lambda r: ["train", "demo_tokn", "--data", r / "x.tok"], 4, "did you mean 'demo_token'"),
+    "unknown key": (lambda r: ["train", *TOKEN, "steps=5", "--data", r / "x.tok"], 4, "did you mean 'fit.steps'?"),
+    "key twice": (lambda r: ["train", *TOKEN, "fit.steps=3", "--data", r / "x.tok"], 4, "'fit.steps' is given twice"),
+    "key twice in a file": (
+        lambda r: ["train", "demo_token", "--config", r / "twice.yaml", "--data", r / "x.tok"], 4, "is given twice"),
+    "impossible probability": (
+        lambda r: ["train", "seit_cpu", "augment.cutmix.probability=7", "--data", r / "x.tok"], 4, "between 0 and 1"),
+    "wrong word after data": (
+        lambda r: ["train", *TOKEN, "--data", r / "x.tok", "fit.stepz=3"], 4, "did you mean 'steps'"),
+    "no small form": (lambda r: ["recipes", "demo_token", "--small"], 4, "is small already"),
+    "small of nothing": (lambda r: ["recipes", "--small"], 4, "give its name"),
+    "find-lr of a chain": (
+        lambda r: ["train", "seit_to_pixels_cpu", "--find-lr", "--data", r / "x.tok", r / "images"], 4, "single run"),
+    # outputs
+    "picture is no PNG": (lambda r: ["inspect", r / "x.tok", "--picture", r / "a.jpg"], 4, "is not a PNG file"),
+    "picture in no folder": (lambda r: ["inspect", r / "x.tok", "--picture", r / "no/a.png"], 7, "there is no folder"),
+    "class of another store": (
+        lambda r: ["inspect", r / "x.tok", "--picture", r / "a.png", "--class", "clas1"], 3, "did you mean 'class1'"),
+    "no pictures": (lambda r: ["inspect", r / "x.tok", "--picture", r / "a.png", "--count", 0], 4, "give 1 or more"),
+    "confusion is no PNG": (
+        lambda r: ["eval", r / "run", "--data", r / "x.tok", "--picture", r / "a.pdf"], 4, "is not a PNG file"),
+    "answers into a folder": (
+        lambda r: ["predict", r / "pixels", r / "flat", "--out", r / "empty"], 7, "is a directory"),
+    "export taken": (lambda r: ["export", r / "run", "--out", r / "model"], 7, "exists"),
+    "pixels without onnx": (lambda r: ["export", r / "run", "--pixels", "--out", r / "new"], 4, "add --onnx"),
+    "split into stores of images": (
+        lambda r: ["split", r / "images", "--out", r / "a.tok", r / "b.tok"], 4, "give two names with .csv"),
+    "split of nothing": (lambda r: ["split", r / "nowhere", "--out", r / "a.csv", r / "b.csv"], 3, "no such data"),
+    "split taken": (lambda r: ["split", r / "images", "--out", r / "bad.csv", r / "b.csv"], 7, "exists"),
+    "split of all": (
+        lambda r: ["split", r / "images", "--fraction", 1, "--out", r / "a.csv", r / "b.csv"], 3, "leaves nothing"),
+    "merge with one prefix": (
+        lambda r: ["merge", r / "x.tok", r / "x.tok", "--prefix", "a/", "--out", r / "new"], 3, "1 prefixes for 2"),
+    "merge of the same": (
+        lambda r: ["merge", r / "x.tok", r / "x.tok", "--out", r / "new"], 3, "keys must be unique: add --prefix"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_careless(case: str, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words, code, said = CASES[case]
+    before = sorted(made.rglob("*"))
+    given = words(made)
+    needs_out = given[0] == "train" and "--out" not in given
+    assert run(*given, *(["--out", made / "new"] if needs_out else [])) == code, capsys.readouterr().err
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tilework: error")]
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert sorted(made.rglob("*")) == before
+
+
+QUICK: dict[str, list[str]] = {
+    "recipes": ["recipes"],
+    "one recipe": ["recipes", "seit_vit_b"],
+    "unknown recipe": ["train", "demo_tokn", "--data", "x", "--out", "y"],
+    "no data": ["train", "demo_token", "--data", "nowhere", "--out", "y"],
+    "no run": ["eval", "nowhere", "--data", "x"],
+    "no photograph's run": ["predict", "nowhere", "x.jpg"],
+    "no images": ["tokenize", "nowhere", "--tokenizer", "x", "--out", "y"],
+    "no store": ["verify", "nowhere"],
+    "verify": ["verify", "{store}"],
+    "split": ["split", "nowhere", "--out", "a.csv", "b.csv"],
+}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_quick_answers_need_no_torch(name: str, made: Path) -> None:
+    words = [word.format(store=made / "x.tok") for word in QUICK[name]]
+    code = (
+        f"import sys\nfrom tilework.cli.main import main\ntry:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
+        "print('torch' in sys.modules, 'matplotlib' in sys.modules, file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stderr.splitlines()[-1] == "False False"
+
+
+def test_settings_may_stand_anywhere(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", TOKEN[0], "--data", made / "x.tok", *TOKEN[1:], "--out", tmp_path / "run", "--json"]
+    assert run(*words) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 2
+
+
+def test_a_folder_without_validation(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [tmp_path / "lists/train.csv", tmp_path / "lists/val.csv"]
+    assert run("split", made / "images", "--fraction", 0.75, "--out", *parts, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {str(parts[0]): 18, str(parts[1]): 6}
+    assert run("train", *PIXEL, "--data", parts[0], "--val", parts[1], "--out", tmp_path / "run") == 0
+    assert "validation images looked at" not in capsys.readouterr().err
+    assert run("eval", tmp_path / "run", "--data", parts[1], "--picture", tmp_path / "confusion.png") == 0
+    assert "class1" in capsys.readouterr().out
+    assert (tmp_path / "confusion.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_odd_pairs_are_said(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(made / "many/class0", tmp_path / "val/class0")
+    shutil.copytree(made / "images/class1", tmp_path / "val/class1")
+    (tmp_path / "val/class1/notes.txt").write_text("x")
+    (tmp_path / "val/class2").mkdir()
+    assert run("train", *PIXEL, "--data", made / "images", "--val", tmp_path / "val", "--out", tmp_path / "run") == 0
+    said = capsys.readouterr().err
+    assert "8 of 20 validation images looked at are in the training data too" in said
+    assert "has no image of 1 of 3 classes (class2)" in said
+    assert "1 class folders hold no images (class2)" in said
+    assert "1 files are not images (1 .txt): skipped" in said
+    assert run("eval", tmp_path / "run", "--data", tmp_path / "val", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["per_class"]["class2"] is None
+    assert "top5" not in told
+    assert run("train", *PIXEL, "--data", made / "images", "--val", made / "many", "--out", tmp_path / "swapped") == 0
+    assert "are --data and --val the right way round?" in capsys.readouterr().err
+
+
+def test_nested_classes_by_option(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for part in ("a", "b"):
+        shutil.copytree(made / "images", tmp_path / "nested" / part)
+    out = ["--dry-run", "--json", "--data", tmp_path / "nested", "--out", tmp_path / "r"]
+    assert run("train", *PIXEL, *out) == 0
+    assert json.loads(capsys.readouterr().out)["classes"] == 6
+    assert run("train", *PIXEL, "--classes", "top", *out) == 0
+    assert json.loads(capsys.readouterr().out)["classes"] == 2
+    words = ["--tokenizer", made / "tokenizer", "--classes", "top", "--out", tmp_path / "n.tok"]
+    assert run("tokenize", tmp_path / "nested", *words) == 0
+    said = capsys.readouterr()
+    assert "classes are the 2 folders of the first level, not the 6" in said.err
+    assert "times smaller" in said.out
+    assert Store(tmp_path / "n.tok").classes == ("a", "b")
+    assert "48 images, 2 classes, 8x8 of" in repr(Store(tmp_path / "n.tok"))
+
+
+def test_merge_with_prefixes(made: Path, tmp_path: Path) -> None:
+    assert run("merge", made / "x.tok", made / "x.tok", "--prefix", "a/", "b/", "--out", tmp_path / "two.tok") == 0
+    two = Store(tmp_path / "two.tok")
+    assert two.column("key")[:1] + two.column("key")[48:49] == ["a/0.png", "b/0.png"]
+    assert np.array_equal(two.batch(np.arange(48)), two.batch(np.arange(48, 96)))
+
+
+def test_find_lr(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", *TOKEN, "--find-lr", "--data", made / "x.tok", "--out", tmp_path / "r", "--json"]
+    assert run(*words) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["rates"][0] == pytest.approx(1e-6)
+    assert told["rates"] == sorted(told["rates"])
+    assert told["suggested_lr"] == pytest.approx(told["lowest_loss_at"] / 10, rel=0.1)
+    assert not (tmp_path / "r").exists()
+
+
+def test_tensorboard(made: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    words = ["train", *TOKEN, "fit.log_every=1", "--tensorboard", "--data", made / "x.tok", "--val", made / "x.tok"]
+    assert run(*words, "--out", tmp_path / "r") == 0
+    events = EventAccumulator(str(tmp_path / "r/tensorboard")).Reload()
+    logged = [json.loads(line) for line in (tmp_path / "r/log.jsonl").read_text().splitlines()]
+    wanted = [(line["step"], line["loss"]) for line in logged if "loss" in line]
+    assert [(e.step, pytest.approx(e.value, rel=1e-5)) for e in events.Scalars("loss")] == wanted
+    assert len(events.Scalars("val/top1")) == 1
+    table = (tmp_path / "r/log.csv").read_text().splitlines()
+    assert table[0].startswith("step,epoch,loss")
+    assert len(table) == 3

@@ -1,0 +1,105 @@
+"""Label files as people have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilework.core.errors import InputError
+from tilework.data import ImageFolder
+from tilework.data.label_file import write_label_file
+
+NAMES = ("a.png", "b.jpg", "deep/c.png")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in NAMES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.csv", "path,label\na.png,cat\nb.jpg,dog\ndeep/c.png,cat\n"),
+        ("x.csv", "Label,filename,note\ncat,a.png,1\ndog,b.jpg,2\ncat,deep/c.png,3\n"),
+        ("x.csv", "a.png,cat\nb.jpg,dog\ndeep/c.png,cat\n"),
+        ("x.csv", "path;label\na.png;cat\nb.jpg;dog\ndeep/c.png;cat\n"),
+        ("x.csv", "\ufeffid,label\na,cat\nb,dog\ndeep/c,cat\n"),
+        ("x.tsv", "a.png\tcat\nb.jpg\tdog\ndeep/c.png\tcat\n"),
+        ("x.txt", "# comment\na.png cat\n\nb.jpg dog\ndeep/c.png   cat\n"),
+    ],
+)
+def test_every_layout(root: Path, name: str, text: str) -> None:
+    (root / name).write_text(text, "utf-8")
+    folder = ImageFolder.open(root / name)
+    assert folder.keys == NAMES
+    assert folder.classes == ("cat", "dog")
+    assert folder.labels.tolist() == [0, 1, 0]
+    assert ImageFolder.open(root / name, classes=("dog", "eel", "cat")).labels.tolist() == [2, 0, 2]
+
+
+def test_numbers(root: Path) -> None:
+    (root / "x.txt").write_text("a.png 2\nb.jpg 10\ndeep/c.png 2\n")
+    folder = ImageFolder.open(root / "x.txt")
+    assert (folder.classes, folder.labels.tolist()) == (("2", "10"), [0, 1, 0])
+    (root / "x.txt").write_text("a.png 2\nb.jpg 0\ndeep/c.png 2\n")
+    (root / "classes.txt").write_text("ant\nbee\ncat\n")
+    folder = ImageFolder.open(root / "x.txt")
+    assert (folder.classes, folder.labels.tolist()) == (("ant", "bee", "cat"), [2, 0, 2])
+
+
+def test_a_flat_folder_with_its_label_file(root: Path) -> None:
+    (root / "labels.csv").write_text("a.png,cat\nb.jpg,dog\n")
+    folder = ImageFolder.open(root)
+    assert folder.classes == ("cat", "dog")
+    assert "labels are those of labels.csv" in folder.remarks[0]
+
+
+def test_missing_images_are_left_out_and_said(root: Path) -> None:
+    (root / "x.csv").write_text("a.png,cat\ngone.png,dog\n")
+    folder = ImageFolder.open(root / "x.csv")
+    assert folder.keys == ("a.png",)
+    assert "1 of 2 images do not exist and are left out (first: gone.png)" in folder.remarks[0]
+
+
+def test_what_split_writes_can_be_read_from_elsewhere(root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "elsewhere/train.csv"
+    file.parent.mkdir()
+    file.write_text(write_label_file(root, file, NAMES, ["cat, big", "dog", "cat, big"]))
+    folder = ImageFolder.open(file)
+    assert folder.keys == NAMES
+    assert folder.classes == ("cat, big", "dog")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "has no rows"),
+        ("path,label\n", "has no rows"),
+        ("a.png,cat,3\n", "name the columns"),
+        ("a.png,\n", "line 1 of .* has the label ''"),
+        ("a.png,cat\na.png,cat\n", "line 2 of .* has the path 'a.png'"),
+        ("/etc/a.png,cat\n", "has the path '/etc/a.png'"),
+        ("../a.png,cat\n", "below the folder"),
+        ("gone.png,cat\n", "names no image"),
+        ("# root: nowhere\na.png,cat\n", "which is no folder"),
+        ("\x00", "has no rows|name the columns"),
+    ],
+)
+def test_refused(root: Path, text: str, words: str) -> None:
+    (root / "x.csv").write_text(text)
+    with pytest.raises(InputError, match=words):
+        ImageFolder.open(root / "x.csv")
+
+
+def test_binary_and_unknown_labels_are_refused(root: Path) -> None:
+    (root / "x.csv").write_bytes(bytes(range(256)))
+    with pytest.raises(InputError, match="cannot be read"):
+        ImageFolder.open(root / "x.csv")
+    (root / "x.csv").write_text("a.png,owl\n")
+    with pytest.raises(InputError, match="has the label 'owl': training knows 2: cat, dog"):
+        ImageFolder.open(root / "x.csv", classes=("cat", "dog"))
