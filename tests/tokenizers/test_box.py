@@ -12,10 +12,12 @@ import torch
 from torch.nn import functional as F
 
 from small_data import write_images
+from tilework.cli.main import main
 from tilework.core.errors import InputError
 from tilework.data.images import ImageFolder
 from tilework.models import EfficientnetLite0Config
 from tilework.models.efficientnet_lite import PACKAGE, published_weights
+from tilework.store import Store
 from tilework.tokenizers import box
 from tilework.tokenizers.tokenizer import PACKAGED
 
@@ -66,3 +68,32 @@ def test_other_versions_and_other_tokenizers_are_refused() -> None:
         box.box_like("old.tok", {"name": "box", "sha256": "0", "encoder": "1"}, table)
     with pytest.raises(InputError, match=r"train\.tok was not made with the tokenizer in the box"):
         box.box_like("train.tok", {"name": "mine", "sha256": "0"}, table)
+
+
+def command(*words: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    return int(stop.value.code or 0)
+
+
+def test_folder_to_classifier_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train, val = write_images(tmp_path / "train", 2, 6), write_images(tmp_path / "val", 2, 2, seed=1)
+    data, more, run = (tmp_path / name for name in ("train.tok", "val.tok", "run"))
+    assert command("tokenize", train, "--out", data) == 0
+    assert command("tokenize", val, "--out", more, "--like", data) == 0
+    one, other = Store(data), Store(more)
+    assert one.manifest.tokenizer == other.manifest.tokenizer
+    assert np.array_equal(one.codebook.vectors, other.codebook.vectors)
+    assert one.sizes["codebook"] < 140_000  # float16
+    few = ("fit.steps=3", "fit.batch=4", "fit.schedule.warmup_steps=1")
+    assert command("train", "linear_cpu", *few, "--data", data, "--val", more, "--out", run) == 0
+    capsys.readouterr()
+    figures = []
+    for source in (more, val):  # a store, and images that the run encodes with the box and its own codes
+        assert command("eval", run, "--data", source, "--json") == 0
+        figures.append(json.loads(capsys.readouterr().out)["top1"])
+    assert figures[0] == figures[1]
+    assert command("tokenize", train, "--out", tmp_path / "part.tok", "--shard", "0/2") == 4
+    assert "tilework tokenizer teacher" in capsys.readouterr().err
+    assert command("tokenizer", "list", tmp_path) == 0
+    assert "teacher_codes" in capsys.readouterr().out
