@@ -70,14 +70,14 @@ add("", "small_tokenizer_lfq", "tokenizer of 1,024 codes of ten signs", "small V
 add("", "small_tokenizer_gan", "tokenizer of 512 codes, adversarial loss", "small ViT-VQ",
     replace(SMALL, objective=SHARP), size="cpu",
     note="VQGAN's loss in the last third of small_tokenizer: sharper pictures, lower PSNR")
-KD = "codes restore the map of a teacher (objective.teacher: box, or of 'tilework tokenizer teacher') and the pixels "\
-     "(objective.pixel, 0: the map alone); 128 to 8,192 codes by model.codes"
+KD = "after BEiT v2 (Peng et al., 2022, section 2.2): codes restore a teacher's map (objective.teacher: box, or of " \
+     "'tilework tokenizer teacher') and the pixels (objective.pixel, 0: the map alone); model.codes: 128 to 8,192"
 for _side, _patch in ((16, 8), (8, 16), (4, 32)):
-    add("BEiT v2", f"teacher_tokenizer_{_side}x{_side}", "tokenizer of 512 codes that restore a teacher's map",
-        "small ViT-VQ", taught(replace(TAUGHT, patch=_patch)), "section 2.2", size="cpu", note=KD)
-add("BEiT v2", "teacher_tokenizer_fsq", "tokenizer of 1,000 rounded codes that restore a teacher's map", "small ViT-VQ",
+    add("", f"small_teacher_{_side}x{_side}", "tokenizer of 512 codes that restore a teacher's map",
+        "small ViT-VQ", taught(replace(TAUGHT, patch=_patch)), size="cpu", note=KD)
+add("", "small_teacher_fsq", "tokenizer of 1,000 rounded codes that restore a teacher's map", "small ViT-VQ",
     taught(replace(TAUGHT, patch=16, codes=1000, code_dim=4, quantiser="fsq", levels=(8, 5, 5, 5), cosine=False)),
-    "section 2.2", size="cpu", note=f"FSQ (Mentzer et al., 2023), 8x8 codes; {KD}")
+    size="cpu", note=f"FSQ (Mentzer et al., 2023), 8x8 codes; {KD}")
 add("VQGAN", "vqgan_f16", "tokenizer of 1,024 codes", "VQGAN f16", VQGAN, "ImageNet", {"fid": 7.94},
     note="Esser et al., 2021; rates and steps of its published code; the perceptual loss by settings: "
          "objective.perceptual=1 objective.perceptual_weights=FILE")
