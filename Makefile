@@ -17,6 +17,8 @@ test-slow: .venv/dev.done
 
 bench: .venv/dev.done
 	$(BIN)/python benchmarks/frame.py
+	$(BIN)/python benchmarks/feed.py
+	$(BIN)/python benchmarks/loop.py
 
 lint: .venv/dev.done
 	$(BIN)/ruff check .

@@ -30,7 +30,6 @@ from torch import Tensor, nn
 
 from tilework.augment import CutMix, EmbeddingNoise, TokenCrop, TokenEda, apply_all
 from tilework.core.batch import Mix
-from tilework.core.codebook import Codebook
 from tilework.core.distributed import World
 from tilework.core.rng import Draws
 from tilework.data import TokenSource
@@ -70,7 +69,7 @@ class Bench:
         codebook = self.source.codebook
         chain = (TokenEda(), TokenCrop((CROP, CROP)), CutMix(), EmbeddingNoise())
         config = FitConfig(epochs=0, steps=steps, batch=batch, save_every=10**9, optim=OptimConfig(lr=1e-4))
-        augment = tuple(step.build(Codebook.of(codebook)) for step in chain)
+        augment = tuple(step.build(codebook) for step in chain)
         return Job(Classify(model), self.source, augment, config, self.folder / str(self.number), CPU, quiet=True)
 
     def step_seconds(self, batch: int) -> float:

@@ -191,3 +191,15 @@ def test_words_of_numpy_indices_do_not_import_torch() -> None:
     code = "import sys, numpy; from tilework.core.rng import uniform; uniform(0, 0, numpy.arange(4), 'x', 3)"
     code += "; sys.exit(int('torch' in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("count", [1, 4, 7, 40])
+def test_compiled_words_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    pytest.importorskip("numba")
+    index = np.array([0, 1, 2**31, 2**32 + 5, 2**62, -1])
+    monkeypatch.setenv("TILEWORK_KERNELS", "0")
+    slow = words(3, 2**33 + 7, index, "test", count)
+    monkeypatch.setenv("TILEWORK_KERNELS", "1")
+    fast = words(3, 2**33 + 7, index, "test", count)
+    assert fast.dtype == slow.dtype
+    assert (fast == slow).all()

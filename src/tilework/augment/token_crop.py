@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.augment.augment import CPU, Augment, Step, need_vectors
+from tilework.augment.compiled import kernels_for, over_samples
 from tilework.augment.crop import RandomResizedCrop, interpolation_taps, warp_axes
 from tilework.augment.embed import deviation_of, look_up, model_table
 from tilework.core.batch import Batch, Shape, Stage
@@ -34,6 +35,10 @@ def crop_codes(ids: Tensor, table: Tensor, affine: Tensor, grid: tuple[int, int]
         return warp_axes(look_up(ids, table), affine, grid)
     batch, height, width = ids.shape
     h, w = grid
+    if fast := kernels_for(ids, table, affine):
+        out = torch.empty(batch, h, w, table.shape[1])
+        over_samples(fast.crop, (ids, affine, out), table)
+        return out.permute(0, 3, 1, 2)
     rows, row_weights = interpolation_taps(affine[:, 1, 1], affine[:, 1, 2], height, h)  # (B, h, 4)
     columns, column_weights = interpolation_taps(affine[:, 0, 0], affine[:, 0, 2], width, w)  # (B, w, 4)
     image = torch.arange(batch, device=ids.device)[:, None, None]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tilework.augment.augment import CPU, Augment, Step, need_vectors
+from tilework.augment.compiled import kernels_for, over_samples
 from tilework.core.batch import Batch, Stage
 from tilework.core.codebook import Codebook
 from tilework.core.rng import Draws
@@ -31,8 +32,15 @@ class Squares:
 class Edits:
     """What happens to the codes of each sample."""
 
-    synonym: Tensor  # (B, H, W) int32: which synonym a code gives way to; n: it stays
+    dense: Tensor  # (B, H, W) in [0, 1): what falls below n / factor chooses among n synonyms
+    factor: Tensor  # (B,)
+    count: int  # n
     squares: Squares
+
+    @property
+    def synonym(self) -> Tensor:
+        """Which synonym a code gives way to, (B, H, W) int32; n: it stays."""
+        return (self.dense * self.factor[:, None, None]).clamp_(max=self.count).int()
 
 
 def replace_synonyms(ids: Tensor, table: Tensor, synonym: Tensor) -> Tensor:
@@ -68,6 +76,10 @@ def sample_squares(u: Tensor, side: Tensor, grid: tuple[int, int]) -> Squares:
 
     u: (B, 3) in [0, 1): row and column of the first, choice of the second; side: (B,) int64.
     """
+    if fast := kernels_for(side.int()):
+        side, corners = side.clone(), torch.empty(2, len(side), 2, dtype=torch.int64)
+        fast.squares(u.contiguous().numpy(), side.numpy(), *grid, *corners.numpy())
+        return Squares(side, corners[0], corners[1])
     rows, columns = (n - side + 1 for n in grid)  # positions for a corner
     row, column = (u[:, 0] * rows).long(), (u[:, 1] * columns).long()
     top, left = (row - side).clamp(min=0), (column - side).clamp(min=0)
@@ -134,14 +146,19 @@ class EditCodes(Step[Edits]):
         u = draws.uniform("token_eda", 5)  # (B, 5): which edit, side, corners
         swapped = (u[:, 0] >= config.synonym) & (u[:, 0] < config.synonym + config.swap)
         side = (u[:, 1] * (config.side * min(height, width))).long() * swapped
-        share = ((u[:, 0] < config.synonym) * config.replaced)[:, None, None]
-        dense = torch.rand(batch.x.shape, device=batch.x.device)  # what falls into [0, share) chooses among n
+        share = (u[:, 0] < config.synonym) * config.replaced
+        dense = torch.rand(batch.x.shape, device=batch.x.device)
         count = self.table.shape[1] - 1
-        synonym = (dense * (count / share.clamp(min=1e-12))).clamp_(max=count).int()
-        return Edits(synonym, sample_squares(u[:, 2:], side, (height, width)))
+        squares = sample_squares(u[:, 2:], side, (height, width))
+        return Edits(dense, count / share.clamp(min=1e-12), count, squares)
 
     def apply(self, batch: Batch, p: Edits) -> Batch:
         """x: (B, H, W) codes; columns follow the squares."""
+        if not batch.columns and (fast := kernels_for(batch.x)):
+            squares, out = p.squares, torch.empty_like(batch.x, memory_format=torch.contiguous_format)
+            samples = batch.x, p.dense, p.factor, squares.side, squares.first, squares.second, out
+            over_samples(fast.edit, samples, self.table)
+            return batch.changed(x=out)
         grid = (batch.x.shape[1], batch.x.shape[2])
         source = swap_source(p.squares, grid, ceil(self.config.side * min(grid)))
         ids = replace_synonyms(batch.x, self.table, p.synonym)

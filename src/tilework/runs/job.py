@@ -60,16 +60,7 @@ def prepare(
     task, columns = run.objective.task, find_columns(run, data)
     begin = None if start is None else Start.read(start)
     crop, rest = split_crop(run)
-    whole = open_source(
-        data,
-        run.size,
-        run.max_broken,
-        quiet=quiet_here,
-        samples=run.samples,
-        crop=crop,
-        draw=run.draw,
-        level=run.classes,
-    )
+    whole = open_source(data, run.size, run.max_broken, None, quiet_here, run.samples, crop, run.classes, run.draw)
     validation = None if val is None else validation_source(run, val, whole.classes, quiet_here)
     source = training_source(run, whole, columns, str(data))
     spec, model = check_data(run, source, validation, data, val)

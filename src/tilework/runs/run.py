@@ -73,9 +73,11 @@ class Run:
 
     def __post_init__(self) -> None:
         check_shares(self, "max_broken")
-        if min(self.size) < 1 or self.samples < 0:
-            raise ValueError(f"size is {self.size} and samples is {self.samples}: sides must be at least 1, samples 0")
-        if self.draw.held < 0 or (self.draw.held and not self.samples):
+        if min(self.size) < 1:
+            raise ValueError(f"size is {self.size}: sides must be at least 1")
+        if self.samples < 0 or self.draw.held < 0:
+            raise ValueError(f"samples={self.samples} and draw.held={self.draw.held} must not be negative")
+        if self.draw.held and not self.samples:
             raise ValueError(f"draw.held={self.draw.held} needs samples, which leaves some to hold back")
 
     @property

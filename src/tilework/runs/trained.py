@@ -133,7 +133,7 @@ class Trained:
         run, codes, stored = self.run, self.spec.stage != "pixels", isinstance(data, Url) or is_store(data)
         if not codes and stored:
             raise InputError(f"{self.path} was trained on images, {data} is a token store", "give a folder of images")
-        if codes and not stored:
+        if codes and not stored and isinstance(data, Path):
             encoder, card = self._tokenizer(tokenizer, str(data))
             folder = ImageFolder.open(data, classes, run.classes)
             images = folder.take(part_of(len(folder), samples)) if samples else folder

@@ -2,6 +2,7 @@
 
 from tilework.store.choose import choose_codec
 from tilework.store.codec import Codec, codecs
+from tilework.store.mix import Mix
 from tilework.store.packed import Packed
 from tilework.store.pairwise import Pairwise
 from tilework.store.rans import Rans
@@ -15,6 +16,7 @@ from tilework.store.writer import StoreWriter
 
 __all__ = [
     "Codec",
+    "Mix",
     "Packed",
     "Pairwise",
     "Plan",

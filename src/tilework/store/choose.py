@@ -9,11 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilework.core.compiled import kernels
 from tilework.core.errors import InputError
-from tilework.store.codec import Codec, codecs
+from tilework.store.codec import KERNELS, Codec, codecs
 
 SAMPLE_TOKENS = 1 << 22
-FAST = ("packed", "rans", "rans-context")  # choices of "auto": all decode faster than a model trains
+FAST = ("packed", "rans", "rans-context", "mix")  # choices of "auto": all decode faster than a model trains
+RUN = 16  # records that follow each other in a sample: some codecs tell a record by the one before
+WORTH_LEARNING = 1 << 17  # codes; fewer do not pay for a network
 STACKED = ("packed", "rans-stack")  # the same for several codes per position
 
 
@@ -25,9 +28,11 @@ def choose_codec(
     ids: (N, T), all of them or a sample; images: number of all, where that is more.
     """
     names = among if name == "auto" else (name,)
-    sample = ids[:: -(-ids.size // SAMPLE_TOKENS)]  # evenly spread: images often come sorted by class
+    sample = ids[spread(len(ids), -(-ids.size // SAMPLE_TOKENS))]
     fitted: dict[str, Codec] = {}
     for one in names:
+        if name == "auto" and one == "mix" and (ids.size < WORTH_LEARNING or kernels(KERNELS) is None):
+            continue
         try:
             fitted[one] = codecs[one].fit(sample.astype(np.int32), vocabulary, columns)
         except InputError:  # not for this vocabulary
@@ -36,8 +41,16 @@ def choose_codec(
     if len(fitted) == 1:
         return next(iter(fitted.items()))
     # measured on images that need not be in the sample
-    measured = ids[:: max(1, len(ids) // 4096)].astype(np.int32)
+    measured = ids[spread(len(ids), max(1, len(ids) // 4096))].astype(np.int32)
     return min(fitted.items(), key=lambda entry: _bytes(entry[1], measured, images or len(ids)))
+
+
+def spread(count: int, every: int, first: int = 0) -> np.ndarray:
+    """One in `every` runs of records, evenly spread: images often come sorted by class.
+
+    Numbers of records among `count` whose first has the number `first`.
+    """
+    return np.flatnonzero((first + np.arange(count)) // RUN % every == 0)
 
 
 def _bytes(codec: Codec, measured: np.ndarray, images: int) -> float:

@@ -5,7 +5,7 @@ B images | T tokens per image
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -37,6 +37,18 @@ class Codec(Protocol):
         """Tables that `load` needs, which are kept in the store."""
 
 
+@runtime_checkable
+class Chained(Protocol):
+    """A codec whose records come in blocks, each told by those before it in its block."""
+
+    @property
+    def block(self) -> int:
+        """Records of a block; blocks begin at multiples of it. It divides 16."""
+
+    def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, chain: np.ndarray) -> np.ndarray:
+        """chain: (B,) place of each record in its block; records before it stand before it."""
+
+
 class CodecFamily(Protocol):
     """A class of codecs: fitted to a data set, or loaded from its tables."""
 
@@ -47,4 +59,5 @@ class CodecFamily(Protocol):
         """The codec that wrote a store."""
 
 
+KERNELS = "tilework.store.kernels"  # compiled code of codecs and checksums
 codecs: Registry[CodecFamily] = Registry("codec")

@@ -9,12 +9,18 @@ B lanes | T steps
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
+from tilework.core.compiled import in_parts, kernels
 from tilework.core.errors import DamageError
+from tilework.store.codec import KERNELS
 
 LOW = np.uint32(1 << 16)
 _SIXTEEN = np.uint32(16)
+WORTH_A_THREAD = 1 << 16  # codes
 
 
 def quantise(counts: np.ndarray, precision: int) -> np.ndarray:
@@ -44,6 +50,10 @@ def starts_of(frequencies: np.ndarray) -> np.ndarray:
 def encode_lanes(frequency: np.ndarray, start: np.ndarray, precision: int) -> tuple[bytes, np.ndarray]:
     """Records of all lanes, one after another, and their sizes. frequency, start: (T, B) uint32 of each symbol."""
     steps, lanes = frequency.shape
+    if fast := kernels(KERNELS, frequency.size):
+        out, sizes = np.empty(2 * lanes * (steps + 2), np.uint8), np.empty(lanes, np.int64)
+        size = fast.encode_streams(frequency, start, precision, out, sizes)
+        return out[:size].tobytes(), sizes
     words = np.empty((lanes, steps + 2), "<u2")
     flat = words.reshape(-1)
     end = np.arange(1, lanes + 1) * (steps + 2)  # one past the first word of each lane, from the back
@@ -65,12 +75,44 @@ def encode_lanes(frequency: np.ndarray, start: np.ndarray, precision: int) -> tu
     return words[np.arange(steps + 2) >= first[:, None]].tobytes(), 2 * (steps + 2 - first)
 
 
+def check_sizes(sizes: np.ndarray, steps: int) -> None:
+    """Refuse records that no stream of so many steps can have. sizes: (B,)."""
+    if len(sizes) and (sizes.min() < 4 or sizes.max() > 4 + 2 * steps or (sizes & 1).any()):
+        raise DamageError("a record is too short or too long for its stream", "restore the shard")
+
+
+def decode_compiled(
+    kernel: Callable[..., int],
+    data: np.ndarray,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+    arguments: tuple[Any, ...],
+    out: np.ndarray,
+) -> None:
+    """Decode records by a kernel, on as many threads as there are. out: (B, ...), filled."""
+    data, starts, sizes = within(data, starts, sizes)
+
+    def decode(rows: slice) -> int:
+        return kernel(data, starts[rows], sizes[rows], *arguments, out[rows])
+
+    if len(out) and in_parts(decode, len(out), WORTH_A_THREAD * len(out) // max(1, out.size)) >= 0:
+        raise DamageError("a record does not decode to its end", "restore the shard")
+
+
+def within(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Records that a kernel may read: all inside the data, with four more bytes behind the last one."""
+    starts, sizes = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(sizes, np.int64)
+    last = int((starts + sizes).max(initial=0))
+    if starts.min(initial=0) < 0 or sizes.min(initial=0) < 0 or last > len(data):
+        raise DamageError("a record lies outside its shard", "restore the shard")
+    return (data if last + 4 <= len(data) else np.append(data, np.zeros(4, np.uint8))), starts, sizes
+
+
 class LaneDecoder:
     """Any set of records, decoded together: `slot`, look the symbol up, `advance`; `finish` checks the end."""
 
     def __init__(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, precision: int, steps: int) -> None:
-        if len(sizes) and (sizes.min() < 4 or sizes.max() > 4 + 2 * steps or (sizes & 1).any()):
-            raise DamageError("a record is too short or too long for its stream", "restore the shard")
+        check_sizes(sizes, steps)
         width = int(sizes.max(initial=4))
         offset = starts[:, None] + np.arange(width)
         records = data.take(offset, mode="clip")  # (B, width) bytes; what lies behind a record is never used
@@ -94,6 +136,14 @@ class LaneDecoder:
             x[short] = x[short] << _SIXTEEN | self._words.take(at, mode="clip")
             self._at[short] = at + 1
         self.x = x
+
+    def ask(self, slots: np.ndarray, which: np.ndarray) -> np.ndarray:
+        """Answers of some lanes, (B,) bool. slots: (B,) of 2^precision for True; which: (B,) lanes that are asked."""
+        slot, whole = self.slot(), self._mask + np.uint32(1)
+        answer = slot < slots
+        frequency = np.where(which, np.where(answer, slots, whole - slots), whole)
+        self.advance(frequency, slot - np.where(which & ~answer, slots, np.uint32(0)))
+        return answer
 
     def finish(self) -> None:
         """Check that every lane ends in the initial state of the encoder, with no words left."""

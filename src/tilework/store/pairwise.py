@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilework.core.compiled import in_parts, kernels
 from tilework.core.errors import DamageError, InputError
-from tilework.store.codec import check_codes, codecs
-from tilework.store.lanes import LaneDecoder, encode_lanes
+from tilework.store.codec import KERNELS, check_codes, codecs
+from tilework.store.lanes import WORTH_A_THREAD, LaneDecoder, check_sizes, decode_compiled, encode_lanes
 
 PRECISION = 16
 LARGEST_VOCABULARY = 1 << 13
@@ -24,6 +25,7 @@ LARGEST_SHIFT = 12
 LARGEST_BIAS = 1 << 22
 CHUNK = 1 << 12  # tokens of an encoding step, and of a gradient
 LANES = 256
+PRICE = 64  # of a code, in those of other codecs
 
 
 class Pairwise:
@@ -39,7 +41,7 @@ class Pairwise:
         one = np.zeros((4, len(v) + 1, 1), np.float32)
         one[0] = 1  # a last channel that carries the bias through the product
         self._u = np.concatenate([self.u, one], 2)  # (Q, K + 1, R + 1)
-        self._v = np.concatenate([self.v, self.bias[:, None]], 1).T  # (R + 1, K)
+        self._v = np.ascontiguousarray(np.concatenate([self.v, self.bias[:, None]], 1).T)  # (R + 1, K)
 
     @staticmethod
     def fit(ids: np.ndarray, vocabulary: int, columns: int) -> Pairwise:
@@ -108,6 +110,15 @@ class Pairwise:
     def encode(self, ids: np.ndarray) -> tuple[bytes, np.ndarray]:
         """ids: (B, T). Returns the records and their sizes."""
         check_codes(ids, self.vocabulary)
+        if fast := kernels(KERNELS, ids.size * PRICE):
+            coded: np.ndarray = np.empty((2, *ids.shape), np.uint32)
+            model = self._u, self._v, self.shift, self.table, self.columns
+
+            def code(rows: slice) -> int:
+                return fast.code_pairwise(ids[rows], *model, *coded[:, rows])
+
+            in_parts(code, len(ids), WORTH_A_THREAD // (PRICE * self.length))
+            return encode_lanes(np.ascontiguousarray(coded[0].T), np.ascontiguousarray(coded[1].T), PRECISION)
         around = [n.ravel() for n in _neighbours(ids, self.columns, self.vocabulary)]
         flat = ids.ravel()
         frequency: np.ndarray = np.empty(ids.size, np.uint32)
@@ -120,6 +131,12 @@ class Pairwise:
 
     def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns (B, T) int32. Lanes go in blocks that fit the cache."""
+        check_sizes(sizes, self.length)
+        if fast := kernels(KERNELS, len(starts) * self.length * PRICE):
+            out = np.empty((len(starts), self.length), np.int32)
+            model = self._u, self._v, self.shift, self.table, self.columns
+            decode_compiled(fast.decode_pairwise, data, starts, sizes, model, out)
+            return out
         blocks = range(0, max(1, len(starts)), LANES)
         return np.concatenate([self._decode(data, starts[b : b + LANES], sizes[b : b + LANES]) for b in blocks])
 

@@ -7,11 +7,14 @@ B images | T tokens per image | K codes
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
+from tilework.core.compiled import kernels
 from tilework.core.errors import DamageError
-from tilework.store.codec import check_codes, codecs
-from tilework.store.lanes import LaneDecoder, encode_lanes, quantise, starts_of
+from tilework.store.codec import KERNELS, check_codes, codecs
+from tilework.store.lanes import LaneDecoder, check_sizes, decode_compiled, encode_lanes, quantise, starts_of
 from tilework.store.packed import Packed
 
 PRECISION = 14
@@ -66,19 +69,33 @@ class Rans:
     def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns (B, T) int32."""
         skip = self._low.size if self._low is not None else 0
-        lanes = LaneDecoder(data, starts + skip, sizes - skip, PRECISION, self.length)
+        out = self._decode_high(data, starts + skip, sizes - skip)
+        if self._low is not None:
+            out = out << self.low_bits | self._low.decode(data, starts, np.full(len(starts), skip))
+            if out.size and out.max() >= self.vocabulary:
+                raise DamageError(f"a record holds code {out.max()} of {self.vocabulary}", "restore the shard")
+        return out
+
+    def _decode_high(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """The coded parts, (B, T) int32."""
+        check_sizes(sizes, self.length)
+        if fast := kernels(KERNELS, len(starts) * self.length):
+            out = np.empty((len(starts), self.length), np.int32)
+            decode_compiled(fast.decode_static, data, starts, sizes, (*self._tables, PRECISION), out)
+            return out
+        lanes = LaneDecoder(data, starts, sizes, PRECISION, self.length)
         ids = np.empty((self.length, len(starts)), np.int32)
         for step in range(self.length):
             slot = lanes.slot()
             ids[step] = self._symbol.take(slot)
             lanes.advance(self._frequency.take(slot), self._offset.take(slot))
         lanes.finish()
-        out = np.ascontiguousarray(ids.T)
-        if self._low is not None:
-            out = out << self.low_bits | self._low.decode(data, starts, np.full(len(starts), skip))
-            if out.size and out.max() >= self.vocabulary:
-                raise DamageError(f"a record holds code {out.max()} of {self.vocabulary}", "restore the shard")
-        return out
+        return np.ascontiguousarray(ids.T)
+
+    @cached_property
+    def _tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of kernels: the symbol of each slot; frequency of a symbol, and its first slot times 2^16."""
+        return self._symbol.astype(np.uint16), self.frequencies | self.starts << np.uint32(16)
 
 
 def low_bits_of(vocabulary: int) -> int:

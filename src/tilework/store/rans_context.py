@@ -12,9 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
+from tilework.core.compiled import kernels
 from tilework.core.errors import DamageError, InputError
-from tilework.store.codec import check_codes, codecs
-from tilework.store.lanes import LaneDecoder, encode_lanes, quantise, starts_of
+from tilework.store.codec import KERNELS, check_codes, codecs
+from tilework.store.lanes import LaneDecoder, check_sizes, decode_compiled, encode_lanes, quantise, starts_of
 
 PRECISION = 12
 LARGEST_VOCABULARY = 1 << PRECISION - 1
@@ -108,6 +109,12 @@ class RansContext:
 
     def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns (B, T) int32."""
+        check_sizes(sizes, self.length)
+        if fast := kernels(KERNELS, len(starts) * self.length):
+            out = np.empty((len(starts), self.length), np.int32)
+            arguments = (*self._tables, self.columns, PRECISION)
+            decode_compiled(fast.decode_context, data, starts, sizes, arguments, out)
+            return out
         lanes = LaneDecoder(data, starts, sizes, PRECISION, self.length)
         ids = np.empty((self.length, len(starts)), np.int32)
         left = (self.left * (self.outside + 1)).astype(np.int32)  # of the context number
@@ -123,6 +130,14 @@ class RansContext:
             lanes.advance(pair & np.uint32(0xFFFF), slot - (pair >> np.uint32(16)))
         lanes.finish()
         return np.ascontiguousarray(ids.T)
+
+    @cached_property
+    def _tables(self) -> tuple[np.ndarray, ...]:
+        """Of kernels: symbols of every 2^5th slot, first slots (X, K + 1), parts of a table's number (K + 1,)."""
+        left, above = (np.append(part, self.outside) for part in (self.left, self.above))
+        coarse = self._symbol.reshape(-1, 1 << PRECISION)[:, :: 1 << 5].astype(np.uint16)
+        firsts = np.pad(self.starts, ((0, 0), (0, 1)), constant_values=1 << PRECISION).astype(np.uint16)
+        return coarse, firsts, left * (self.outside + 1), above
 
 
 def _neighbours(ids: np.ndarray, columns: int, outside: int) -> tuple[np.ndarray, np.ndarray]:

@@ -16,9 +16,10 @@ from functools import cached_property
 
 import numpy as np
 
+from tilework.core.compiled import kernels
 from tilework.core.errors import DamageError, InputError
-from tilework.store.codec import check_codes, codecs
-from tilework.store.lanes import LaneDecoder, encode_lanes, quantise, starts_of
+from tilework.store.codec import KERNELS, check_codes, codecs
+from tilework.store.lanes import LaneDecoder, check_sizes, decode_compiled, encode_lanes, quantise, starts_of
 
 PRECISION = 14
 LARGEST_VOCABULARY = 1 << 12
@@ -149,11 +150,23 @@ class RansStack:
         slots = np.tile(np.arange(symbols, dtype=np.int16), len(self.frequencies)).repeat(self.frequencies.ravel())
         return tables, slots, self.frequencies.ravel() | self.starts.ravel() << np.uint32(16)
 
+    @cached_property
+    def _tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of kernels: symbols of every 2^5th slot, and first slots (X, A + 1)."""
+        coarse = self._look[1].reshape(-1, 1 << PRECISION)[:, :: 1 << 5].astype(np.uint16)
+        return coarse, np.pad(self.starts, ((0, 0), (0, 1)), constant_values=1 << PRECISION).astype(np.uint16)
+
     def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns (B, T) int32."""
         positions, high, symbols = self.length // self.kinds, self.kinds + 1, self.frequencies.shape[1]
-        lanes = LaneDecoder(data, starts, sizes, PRECISION, positions * high)
+        check_sizes(sizes, positions * high)
         tables, slots, pairs = self._look
+        if fast := kernels(KERNELS, len(starts) * self.length):
+            stacks = np.empty((len(starts), positions, self.kinds), np.int32)
+            arguments = (tables.reshape(high, symbols), *self._tables, self.order, self.common, PRECISION)
+            decode_compiled(fast.decode_stack, data, starts, sizes, arguments, stacks)
+            return stacks.reshape(len(starts), self.length)
+        lanes = LaneDecoder(data, starts, sizes, PRECISION, positions * high)
         out = np.tile(
             np.append(0, self.common).astype(np.int32), (len(starts), positions + 2, 1)
         )  # one more at each end

@@ -22,7 +22,7 @@ from tilework.core.codebook import Codebook, are_synonyms
 from tilework.core.errors import DamageError, InputError, OutputError, TileworkError
 from tilework.core.files import locked, sha256, write
 from tilework.core.location import Url, location
-from tilework.store.codec import codecs
+from tilework.store.codec import Chained, codecs
 from tilework.store.columns import RecordColumn, Values, entry_of, pack_column, unpack_column, write_column
 from tilework.store.manifest import NAME, Manifest, read, write_manifest
 from tilework.store.shard import Shards
@@ -48,6 +48,7 @@ class Store:
         self._shards = Shards(self._remote or self._directory, self.manifest.shards)
         tables = self._checked("tables.safetensors", load) if "tables.safetensors" in self.manifest.files else {}
         self._codec = codecs[self.manifest.codec].load(tables, self.manifest.length, self.vocabulary, self.grid[-1])
+        self._chained = self._codec if isinstance(self._codec, Chained) and self._codec.block > 1 else None
 
     def __len__(self) -> int:
         return self.manifest.images
@@ -86,14 +87,13 @@ class Store:
 
     def _decode(self, index: np.ndarray) -> np.ndarray:
         """Codes of records. index: (B,), numbered over images and views."""
-        records: list[bytes] = [b""] * len(index)
-        for rows, shard, local in self._shards.find(index):
-            for row, record in zip(rows.tolist(), shard.records(local), strict=True):
-                records[row] = record
-        # all in one call, from however many shards: the decoder is fast over many lanes
-        sizes = np.array([len(record) for record in records], np.int64)
-        try:
-            out = self._codec.decode(np.frombuffer(b"".join(records), np.uint8), np.cumsum(sizes) - sizes, sizes)
+        if self._chained is None:
+            records = self._shards.gather(index)
+        else:
+            needed, chain, wanted = chains(index, self._chained.block)
+            records = self._shards.gather(needed)
+        try:  # all in one call, from however many shards
+            out = self._codec.decode(*records) if not self._chained else self._chained.decode(*records, chain)[wanted]
         except DamageError as error:
             if len(index) > 1:  # which of them is it?
                 for one in index.tolist():
@@ -279,6 +279,20 @@ class Store:
             return parse(local.read_bytes())
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise DamageError(f"{path} cannot be read", f"restore it ({error})") from error
+
+
+def chains(index: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Records that some build upon, each with all before it in its block.
+
+    index: (B,). Returns their numbers and their places in the blocks, (C,) both, and where the wanted ones are, (B,).
+    """
+    place = index % block
+    first, which = np.unique(index - place, return_inverse=True)  # record of each block
+    count = np.zeros(len(first), np.int64)  # records of each block that are needed
+    np.maximum.at(count, which, place + 1)
+    begin = np.cumsum(count) - count
+    chain = np.arange(int(count.sum())) - np.repeat(begin, count)
+    return np.repeat(first, count) + chain, chain, begin[which] + place
 
 
 def _verify_shard(shards: Shards, number: int) -> list[str]:

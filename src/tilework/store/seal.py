@@ -22,7 +22,7 @@ from safetensors.numpy import save
 from tilework.core.codebook import cut_synonyms
 from tilework.core.errors import InputError, OutputError, TileworkError
 from tilework.core.files import locked, sync_tree, write
-from tilework.store.choose import FAST, SAMPLE_TOKENS, STACKED, choose_codec
+from tilework.store.choose import FAST, RUN, SAMPLE_TOKENS, STACKED, choose_codec, spread
 from tilework.store.codec import Codec
 from tilework.store.columns import ColumnEntry, Values, entry_of, join_values, pack_column, write_column
 from tilework.store.manifest import NAME, Manifest, write_manifest
@@ -155,7 +155,7 @@ class _Seal:
             what = "some codes are not in the reference store, and there is no codebook to find their nearest ones"
             raise InputError(what, "give a codebook, or leave out --like")
         every = -(-images * plan.views * int(np.prod(plan.grid)) // SAMPLE_TOKENS)
-        sample = np.concatenate([ids[(-first) % every :: every] for first, ids in self._ids()])
+        sample = np.concatenate([ids[spread(len(ids), every, first)] for first, ids in self._ids()])
         names = STACKED if len(plan.grid) == 3 else FAST
         name, coder = choose_codec(codec, sample, len(used), plan.grid[-1], images * plan.views, names)
         chunks = self._chunks(coder, images * plan.views)
@@ -227,10 +227,18 @@ class _Seal:
             first += len(part.ids)
 
     def _chunks(self, coder: Codec, total: int) -> Iterator[tuple[bytes, np.ndarray]]:
+        done, held = 0, np.empty((0, int(np.prod(self.plan.grid))), np.int32)
         for first, ids in self._ids():
-            for at in range(0, len(ids), TOGETHER):
-                yield coder.encode(ids[at : at + TOGETHER])
-                self.progress(min(first + at + TOGETHER, first + len(ids)), total)
+            held = np.concatenate([held, ids]) if len(held) else ids
+            whole = len(held) - len(held) % RUN  # blocks of records begin at multiples of this
+            for at in range(0, whole, TOGETHER):
+                yield coder.encode(held[at : min(at + TOGETHER, whole)])
+                if at + TOGETHER < whole:
+                    self.progress(done + at + TOGETHER, total)
+            done, held = done + whole, held[whole:]
+            self.progress(first + len(ids), total)
+        if len(held):
+            yield coder.encode(held)
 
 
 def _narrow_vectors(vectors: np.ndarray) -> np.ndarray:

@@ -15,8 +15,10 @@ from typing import BinaryIO, Protocol
 
 import numpy as np
 
+from tilework.core.compiled import in_parts, kernels
 from tilework.core.errors import DamageError, InputError
 from tilework.core.files import crc32c, write
+from tilework.store.codec import KERNELS
 
 MAGIC = b"TILESHRD"
 VERSION = 1
@@ -25,6 +27,7 @@ LARGEST_RECORDS = 1 << 20
 LARGEST_BYTES = 1 << 31
 USUAL_BYTES = 1 << 28  # where a shard is closed and the next one begun
 TOGETHER = 4  # shards fetched at a time
+WORTH_A_THREAD = 1 << 18  # bytes
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,14 @@ def write_shard(path: Path, records: bytes, sizes: np.ndarray, first: int) -> in
         what = f"{len(sizes)} records of {len(records)} bytes do not fit one shard"
         raise InputError(what, "choose fewer images per shard")
     ends = np.cumsum(sizes)
-    crcs = [crc32c(records[end - size : end]) for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
+    crcs: np.ndarray = np.empty(len(sizes), "<u4")
+    if fast := kernels(KERNELS, len(records)):
+        fast.checksums(np.frombuffer(records, np.uint8), ends - sizes, sizes.astype(np.int64), crcs)
+    else:
+        crcs[:] = [crc32c(records[end - size : end]) for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
     same = len(sizes) > 0 and sizes.min() == sizes.max()
     width = 0 if same else 2 if sizes.max(initial=0) < 1 << 16 else 4  # bytes of a size in the index
-    index = (sizes.astype(f"<u{width}").tobytes() if width else b"") + np.array(crcs, "<u4").tobytes()
+    index = (sizes.astype(f"<u{width}").tobytes() if width else b"") + crcs.tobytes()
     head = HEADER.pack(MAGIC, VERSION, len(sizes), first, len(records), width, 0)[:-4]
     crc = crc32c(index)
     write(path, head + struct.pack("<I", crc32c(head)) + records + index + struct.pack("<I", crc))
@@ -148,8 +155,27 @@ class Shard:
             raise DamageError(f"record {bad[0]} of shard {self.path.name} is damaged", "restore the shard")
         return records
 
+    def copy(self, local: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+        """Records to their places in an array of bytes, each verified against its CRC. local, places: (B,)."""
+        sizes = self.sizes[local]
+        if fast := kernels(KERNELS, len(local)):
+            starts, crcs, places = self.starts[local], self.crcs[local], np.ascontiguousarray(places)
+
+            def copy(rows: slice) -> int:
+                return fast.copy_records(self.data, starts[rows], sizes[rows], crcs[rows], out, places[rows])
+
+            least = WORTH_A_THREAD * len(local) // max(1, int(sizes.sum()))
+            if in_parts(copy, len(local), least) < 0:
+                return
+        for place, record in zip(places.tolist(), self.records(local), strict=True):
+            out[place : place + len(record)] = np.frombuffer(record, np.uint8)
+
     def damaged(self) -> list[int]:
         """Indices of records that differ from their CRC."""
+        if fast := kernels(KERNELS, len(self.data)):
+            found = np.empty(len(self.crcs), np.uint32)
+            fast.checksums(self.data, self.starts, self.sizes, found)
+            return np.flatnonzero(found != self.crcs).tolist()
         portions = np.array_split(np.arange(len(self.sizes)), 1 + len(self.sizes) // 4096)
         return [i for portion in portions for i in self._read(portion)[1]]
 
@@ -203,6 +229,22 @@ class Shards:
         owner = np.searchsorted(self.firsts, index, side="right") - 1
         numbers = np.unique(owner).tolist()
         self._gather(numbers)
+        if len(numbers) == 1:
+            yield np.arange(len(index)), self[numbers[0]], index - self.firsts[numbers[0]]
+            return
         for number in numbers:
             rows = np.flatnonzero(owner == number)
             yield rows, self[number], index[rows] - self.firsts[number]
+
+    def gather(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Records in any order, verified, one after another: their bytes with a few more behind, starts, sizes (B,)."""
+        found = list(self.find(index))
+        sizes: np.ndarray = np.empty(len(index), np.int64)
+        for rows, shard, local in found:
+            sizes[rows] = shard.sizes[local]
+        ends = np.cumsum(sizes)
+        starts = ends - sizes
+        out = np.zeros((int(ends[-1]) if len(ends) else 0) + 4, np.uint8)
+        for rows, shard, local in found:
+            shard.copy(local, out, starts[rows])
+        return out, starts, sizes

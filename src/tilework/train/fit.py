@@ -34,9 +34,9 @@ from tilework.train.log import Bar, RunLog, notice, read_log
 from tilework.train.optim import build_optimiser
 from tilework.train.settings import FitConfig
 
-HELD, TRAINING = "held_", "train_"  # prefixes of figures of training samples: held back, trained on
 FIRST = 20  # losses at the start, whose mean later ones are compared with
 EXPLODED = 3.0  # times that mean
+HELD, TRAINING = "held_", "train_"  # prefixes of figures of training samples: held back, trained on
 
 
 @dataclass

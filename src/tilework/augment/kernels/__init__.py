@@ -1,0 +1,11 @@
+"""Compiled kernels of the token input. Imports numba: only `core.compiled` imports this package.
+
+Kernels return the number of a sample with a code that is not in the table, or -1.
+"""
+
+import numba
+
+from tilework.augment.kernels.crop import check, crop, outside
+from tilework.augment.kernels.edits import edit, squares
+
+version = numba.__version__
