@@ -1,7 +1,8 @@
 """Error diffusion over feature maps: what a code misses is handed to the positions after it (Floyd & Steinberg, 1976).
 
 Nearest codes err alike at all positions of an image whose subject the codebook does not know, and the mean of their
-vectors keeps that error. Diffused, the errors cancel: the mean of any region is kept to about one code in it.
+vectors keeps that error. Diffused, the errors cancel as long as the mean lies within the hull of the codes; outside it
+they pile up, and the mean can become worse than that of the nearest codes.
 
 B batch | h, w code grid | C code dim
 """
