@@ -56,6 +56,7 @@ CASES = {
     "reconstruct_adversarial": Case(
         "small_tokenizer_gan", (*VQ, "objective.adversarial.start=1", "objective.adversarial.width=8")
     ),
+    "distil": Case("small_teacher_8x8", (*VQ, "objective.width=16", "objective.heads=2", "objective.depth=1")),
     "token_label": Case("lv_labels_cpu", (*VIT,), maps=True),
     "relabel": Case("lv_relabel_cpu", (*VIT,), maps=True),
     "tl_align": Case("tl_align_cpu", (*VIT,)),

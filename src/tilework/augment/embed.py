@@ -19,15 +19,16 @@ from tilework.core.rng import Draws
 
 
 def look_up(ids: Tensor, table: Tensor) -> Tensor:
-    """Code vectors; of several codes at a position each gives its own channel. table: (K, C).
+    """Code vectors; of G codes at a position each gives C / G channels, the first code the first ones. table: (K, C).
 
-    ids: (B, H, W) or (B, C, H, W); returns (B, C, H, W), channels lying together in memory.
+    ids: (B, H, W) or (B, G, H, W); returns (B, C, H, W), channels lying together in memory.
     """
     if ids.ndim == 3:
         return F.embedding(ids.long(), table).permute(0, 3, 1, 2)
-    ids, channels = ids.permute(0, 2, 3, 1).long(), table.shape[1]
-    entry = ids * channels + torch.arange(channels, device=ids.device)  # in the table as one row
-    return table.flatten().index_select(0, entry.reshape(-1)).view(ids.shape).permute(0, 3, 1, 2)
+    ids = ids.permute(0, 2, 3, 1).long()  # (B, H, W, G)
+    entry = ids * ids.shape[3] + torch.arange(ids.shape[3], device=ids.device)  # rows of the table, cut into G each
+    found = table.view(len(table) * ids.shape[3], -1).index_select(0, entry.reshape(-1))  # (B H W G, C / G)
+    return found.view(*ids.shape[:3], table.shape[1]).permute(0, 3, 1, 2)
 
 
 @Augment.choices.add("embed")
@@ -65,7 +66,8 @@ class LookUp(Step[None]):
 
     def apply(self, batch: Batch, p: None) -> Batch:
         """x: (B, H, W) or (B, C, H, W) codes to (B, C, H, W)."""
-        return batch.changed(x=look_up(batch.x, self.table), deviation=deviation_of(batch.x, self.deviation))
+        deviation = deviation_of(batch.x, self.deviation, self.table.shape[1])
+        return batch.changed(x=look_up(batch.x, self.table), deviation=deviation)
 
 
 def model_table(codebook: Codebook, standardise: bool, device: torch.device) -> Tensor:
@@ -73,9 +75,10 @@ def model_table(codebook: Codebook, standardise: bool, device: torch.device) -> 
     return torch.from_numpy(codebook.table(standardise)).to(device)
 
 
-def deviation_of(ids: Tensor, table: float) -> float:
-    """Deviation of the vectors of codes: the table's, (B, H, W), or 1 of several codes at a position, (B, C, H, W).
+def deviation_of(ids: Tensor, table: float, channels: int) -> float:
+    """Deviation of the vectors of codes: the table's, or 1 where each of several codes at a position has one channel.
 
     Those are numbers in units of their own deviation, and their table lists all that are possible, however rare.
+    ids: (B, H, W) or (B, G, H, W); channels: C.
     """
-    return table if ids.ndim == 3 else 1.0
+    return table if ids.ndim == 3 or ids.shape[1] < channels else 1.0

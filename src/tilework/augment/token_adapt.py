@@ -110,7 +110,7 @@ class AdaptCodes(Step[Adapting]):
         coarse = config.cutmix.own(rest, (h, w)).repeat_interleave(2, 1).repeat_interleave(2, 2)
         box = RandomResizedCrop(area=config.area).sample(rest, batch)
         dim, grid = self.vectors.shape[1], (batch.x.shape[-2], batch.x.shape[-1])
-        inner, outer = (deviation_of(batch.x, table) for table in self.deviations)  # each beside its own vectors
+        inner, outer = (deviation_of(batch.x, table, dim) for table in self.deviations)  # each beside its own vectors
         colours = (config.colour.draw(first, (dim, *grid), inner), config.colour.draw(rest, (dim, h, w), outer))
         return Adapting(config.geometry.sample(first, batch), box, torch.cat([own, coarse]), colours)
 
@@ -127,7 +127,7 @@ class AdaptCodes(Step[Adapting]):
         affine = torch.cat([p.affine, p.box])
         columns = {name: column.warp(affine, size).mix(mix) for name, column in batch.columns.items()}
         target = batch.target.mix(mix.partner, mix.own.mean((1, 2)))
-        deviation: float | None = deviation_of(batch.x, self.deviations[1])
+        deviation: float | None = deviation_of(batch.x, self.deviations[1], self.table.shape[1])
         if self.config.requantise:
             x, deviation = torch.cat([adapted, nearest_codes(plain, self.table)]).to(batch.x.dtype), None
         else:

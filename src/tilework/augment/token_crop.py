@@ -94,4 +94,4 @@ class CropCodes(Step[Tensor]):
         """x: (B, H, W) or (B, C, H, W) codes to (B, C, h, w); columns follow."""
         columns = {name: column.warp(p, self.crop.size) for name, column in batch.columns.items()}
         x = crop_codes(batch.x, self.table, p, self.crop.size)
-        return batch.changed(x=x, columns=columns, deviation=deviation_of(batch.x, self.deviation))
+        return batch.changed(x=x, columns=columns, deviation=deviation_of(batch.x, self.deviation, self.table.shape[1]))

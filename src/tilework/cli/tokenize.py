@@ -12,14 +12,17 @@ from tilework.cli.output import progress_bar, show
 
 if TYPE_CHECKING:
     from tilework.data.open_images import Images as Opened
+    from tilework.tokenizers import Tokenizer
     from tilework.tokenizers.tokenize import Tokenizing
+    from tilework.tokenizers.tokenizer import Card
 
 
 def tokenize(
     images: Annotated[Positional[Path], arg(metavar="IMAGES")],
     /,
-    tokenizer: Path,
+    *,
     out: Path,
+    tokenizer: OptionalPath = None,
     like: OptionalData = None,
     labels: OptionalPath = None,
     classes: Classes = None,
@@ -44,7 +47,12 @@ def tokenize(
 
     Repeat the command to resume.
 
+    Without --tokenizer, the one that comes with Tilework is used (a frozen EfficientNet-Lite0, seen: ImageNet-1k), with
+    codes fitted to these images; they lie in the store, and --like takes them over.
+
     Try:
+      tilework tokenize photos/train --out train.tok
+      tilework tokenize photos/val --out val.tok --like train.tok
       tilework tokenize photos/train --tokenizer tokenizer --out train.tok
       tilework tokenize 'shards/*.tar' --tokenizer tokenizer --out train.tok
       tilework tokenize photos/val --tokenizer tokenizer --out val.tok --like train.tok
@@ -57,8 +65,8 @@ def tokenize(
     Args:
         images: Folder with one sub-folder of images per class, or a label file; or tar (WebDataset) or Parquet files:
             one, a folder of them, or a quoted pattern; with --masks a folder of images and masks, or a CSV of pairs.
-        tokenizer: Directory of a trained tokenizer.
         out: Store to write.
+        tokenizer: Directory of a trained tokenizer; box: the one that comes with Tilework, with codes of its own.
         like: Store whose class numbers and set of used codes to take over, for validation and transfer sets.
         labels: Label file (CSV, TSV or lines 'PATH LABEL') instead of one sub-folder per class.
         frame: cover: the centre of the image, short side resized; squash: the whole image, aspect not kept (SeiT).
@@ -79,6 +87,7 @@ def tokenize(
     from dataclasses import replace
     from time import monotonic
 
+    import numpy as np
     import torch
 
     from tilework.core.distributed import pick_device
@@ -87,6 +96,7 @@ def tokenize(
     from tilework.data.open_images import open_images
     from tilework.store import Store, codecs
     from tilework.tokenizers import load_tokenizer
+    from tilework.tokenizers.box import box_like, fitted_box
     from tilework.tokenizers.ray_engine import spool_on_ray
     from tilework.tokenizers.tokenize import Tokenizing, open_spool, parse_share, parse_size, quarantine_of, spool_share
     from tilework.tokenizers.tokenize import tokenize as run
@@ -109,19 +119,29 @@ def tokenize(
     chosen = torch.device(device) if engine == "ray" and device != "auto" else pick_device(device)  # the workers' own
     if codec != "auto":
         codecs[codec]  # an unknown name is refused before any work
-    model, card = load_tokenizer(tokenizer)
+    reference = Store(like) if like else None
+    known, used = (reference.classes, reference.used) if reference else (None, None)
+    if masks and reference is not None and "mask" not in (column.name for column in reference.manifest.columns):
+        known = None  # its codes alone, from a store of other images
+    folder = open_images(images, labels, known, classes or "leaf")
+    if tokenizer is not None:
+        model, card = load_tokenizer(tokenizer)
+    elif reference is not None:
+        model, card = box_like(str(like), reference.manifest.tokenizer, reference.codebook.vectors)
+    elif share is not None or engine != "here":
+        what = "several processes need a tokenizer with the same codes"
+        raise ConfigError(what, f"make it with 'tilework tokenizer teacher {images} --out DIR' and add --tokenizer DIR")
+    else:
+        notice("fitting codes to these images", json)
+        model, card = _kept_box(out) or fitted_box(folder, chosen, frame)
+        used = np.arange(len(model.codebook))  # all of them, so that the store can encode further images
     own = card.size
     card = replace(card, size=parse_size(size)) if size else card
-    reference = Store(like) if like else None
     if reference is not None and reference.manifest.tokenizer.get("sha256") != card.sha256:
         raise InputError(f"{like} was made with another tokenizer than {tokenizer}", "use the same one")
     if reference is not None and (", squashed " in reference.manifest.preprocessing) != (frame == "squash"):
         other = "cover" if frame == "squash" else "squash"
         raise InputError(f"{like} was made with another frame than {frame}", f"give --frame {other}")
-    known, used = (reference.classes, reference.used) if reference else (None, None)
-    if masks and reference is not None and "mask" not in (column.name for column in reference.manifest.columns):
-        known = None  # its codes alone, from a store of other images
-    folder = open_images(images, labels, known, classes or "leaf")
     original = folder.bytes if isinstance(folder, ImageFolder) else 0
     for note in folder.notes if isinstance(folder, ImageFolder) else ():
         notice(note, json)
@@ -159,6 +179,18 @@ def tokenize(
         },
         json,
     )
+
+
+def _kept_box(out: Path) -> tuple[Tokenizer, Card] | None:
+    """The tokenizer in the box with the codes that an interrupted command has fitted."""
+    from tilework.store import Spool, spool_of
+    from tilework.tokenizers.box import ENCODER, box_like
+
+    if not (spool_of(out) / "plan.json").is_file():
+        return None
+    spool = Spool.open(spool_of(out))
+    made_by = spool.plan.tokenizer
+    return box_like(str(spool.path), made_by, spool.codebook) if ENCODER in made_by else None
 
 
 def _plan(job: Tokenizing, folder: Opened, out: Path) -> dict[str, object]:

@@ -142,6 +142,101 @@ def make_dct(
     show({"tokenizer": str(out), "grid": grid, "codes_per_position": codes, "values": values}, json)
 
 
+def make_teacher(
+    images: Images,
+    settings: Settings = (),
+    /,
+    *,
+    out: Path,
+    teacher: str = "efficientnet_lite0",
+    weights: OptionalPath = None,
+    size: Annotated[tuple[int, int], arg(metavar="H W")] = (224, 224),
+    limit: int = 1000,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Make a tokenizer of a frozen network's feature map, with codes of these images.
+
+    The map's principal components become codes by k-means; no training. What a code misses is handed to its
+    neighbours (error diffusion), so that means over the image are kept.
+
+    Try:
+      tilework tokenizer teacher photos/train --out features
+      tilework tokenizer teacher photos/train codes=2048 --size 256 256 --out fine
+      tilework tokenizer teacher photos/train depth=2 codes=256 --out residual
+      tilework tokenizer teacher photos/train stage=2 --out sixteenths
+      tilework tokenizer teacher photos/train --teacher runs/pixels --size 112 112 --out own
+
+    Args:
+        settings: Of the tokenizer, as key=value: codes, code_dim, depth (codes of a position), pool (positions on a
+            side that become one), stage (of the network's maps, fine to coarse), diffusion, quantiser=fsq with levels.
+        out: Directory for the tokenizer.
+        teacher: efficientnet_lite0 (from its Python package), timm:NAME with --weights, or a run on pixels.
+        weights: File of the weights of a timm: network.
+        size: Input height and width in pixels; networks of convolutions take other multiples of the patch as well.
+        limit: Number of images to fit codes to, spread evenly over the folder.
+    """
+    from tilework.core.config import resolve
+    from tilework.core.distributed import pick_device
+    from tilework.core.errors import ConfigError, OutputError
+    from tilework.data import ImageFolder
+    from tilework.runs.teacher import open_teacher
+    from tilework.tokenizers import TeacherCodesConfig, save_tokenizer
+    from tilework.tokenizers.teacher_codes import fit, some_pixels
+
+    if out.exists():
+        raise OutputError(f"{out} exists", "choose another --out or remove it")
+    if limit < 1 or min(size) < 1:
+        raise ConfigError(f"--limit {limit} --size {size[0]} {size[1]} is out of range", "give positive numbers")
+    folder = ImageFolder.open(images)
+    config = resolve(TeacherCodesConfig(size=size), None, settings)
+    tokenizer, config = open_teacher(teacher, weights, config)
+    fit(tokenizer, some_pixels(folder, limit, config.size), pick_device(device))
+    seen = f"codes of {min(limit, len(folder))} images of {images.name}"
+    save_tokenizer(out, tokenizer.cpu(), config, config.size, f"feature map of {teacher}, frozen; {seen}")
+    values = {"tokenizer": str(out), "grid": list(tokenizer.grid(config.size)), "codes": config.codes,
+              "code_dim": config.code_dim, "codes_per_position": config.depth}  # fmt: skip
+    show(values, json)
+
+
+def list_tokenizers(
+    folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="FOLDER ...")] = (Path("."),),
+    /,
+    json: Json = False,
+) -> None:
+    """List the tokenizers that come with Tilework and those in some folders.
+
+    Try:
+      tilework tokenizer list
+      tilework tokenizer list tokenizers experiments
+
+    Args:
+        folders: Folders to look in, and in their sub-folders, two levels deep.
+    """
+    import json as text
+
+    from tilework.tokenizers.tokenizer import PACKAGED, SETTINGS, packaged
+
+    found = {name: PACKAGED / name / SETTINGS for name in packaged()}
+    for folder in folders:
+        for depth in ("", "*/", "*/*/"):
+            found |= {str(file.parent): file for file in sorted(folder.glob(f"{depth}{SETTINGS}"))}
+    values = {}
+    for name, file in found.items():
+        try:
+            settings = text.loads(file.read_bytes())
+            card = file.with_name("card.json")
+            measured = text.loads(card.read_bytes()) if card.is_file() else {}
+            kept = {
+                key: measured[key] for key in ("grid", "codes", "entropy_bytes_per_image", "psnr") if measured.get(key)
+            }
+            kind, size = settings["model"]["name"], "x".join(map(str, settings["size"]))
+            values[name] = {"kind": kind, "size": f"{size} px", "origin": settings.get("origin", ""), **kept}
+        except (OSError, ValueError, KeyError, TypeError):
+            values[name] = {"kind": "damaged"}
+    show(values, json)
+
+
 def card(
     tokenizer: Annotated[Positional[Path], arg(metavar="TOKENIZER")],
     images: Images,

@@ -3,6 +3,7 @@
 from tilework.models.convnext import Convnext, ConvnextConfig
 from tilework.models.dense import DenseConfig, DenseModel
 from tilework.models.efficientnet_lite import EfficientnetLite0, EfficientnetLite0Config
+from tilework.models.linear import Linear, LinearConfig
 from tilework.models.linear_segmenter import LinearSegmenter, LinearSegmenterConfig
 from tilework.models.mlp_mixer import MlpMixer, MlpMixerConfig
 from tilework.models.model import Model, ModelConfig, Network, Output

@@ -5,6 +5,7 @@ from tilework.objectives.adversarial import AdversarialConfig
 from tilework.objectives.classify import Classify, ClassifyConfig
 from tilework.objectives.classify_codes import ClassifyCodes, ClassifyCodesConfig
 from tilework.objectives.classify_scored import ClassifyScored, ClassifyScoredConfig
+from tilework.objectives.distil import Distil, DistilConfig
 from tilework.objectives.masked import Masked, MaskedConfig
 from tilework.objectives.moco import Moco, MocoConfig
 from tilework.objectives.objective import Combined, Objective, ObjectiveConfig, soft_cross_entropy

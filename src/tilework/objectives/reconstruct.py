@@ -65,7 +65,7 @@ class ReconstructConfig(ObjectiveConfig):
         """The objective around a tokenizer."""
         if not isinstance(model, Tokenizer):
             raise TypeError(f"{type(model).__name__} is not a tokenizer")
-        if model.stacked:
+        if model.stacked or not any(parameter.requires_grad for parameter in model.parameters()):
             raise ConfigError(f"a {type(model).__name__} has nothing to train", "make it with 'tilework tokenizer'")
         return Reconstruct(model, self)
 
@@ -91,13 +91,13 @@ class Reconstruct(Objective):
             self._start(batch.x)
         features = self.model.features(batch.x)  # (B, h, w, C)
         if since < 0:
-            losses = self._losses(self.model.pixels(features), batch.x, draws.step)
+            losses = self.decoded(features, batch, draws.step)
             unused = sum(0 * p.sum() for p in self.model.quantiser.parameters())  # so that all have a gradient for them
             return {**losses, "loss": losses["loss"] + unused, "perplexity": features.new_zeros(())}
         if isinstance(self.model.quantiser, NearestQuantiser):
             self._tend_codes(features.detach().flatten(0, 2).float(), since)
         found = self.model.quantiser(features)
-        losses = self._losses(self.model.pixels(found.vectors), batch.x, draws.step)
+        losses = self.decoded(found.vectors, batch, draws.step)
         counts = torch.bincount(found.ids.flatten(), minlength=len(self.usage)).float()
         self.usage += _summed(counts)
         p = counts / counts.sum()
@@ -106,6 +106,10 @@ class Reconstruct(Objective):
             "loss": losses["loss"] + config.codebook * found.codebook + config.commitment * found.commitment,
             "perplexity": (-(p * p.clamp(min=1e-12).log()).sum()).exp(),
         }
+
+    def decoded(self, vectors: Tensor, batch: Batch, step: int) -> dict[str, Tensor]:
+        """What is minimised of that which code vectors give, (B, h, w, C)."""
+        return self._losses(self.model.pixels(vectors), batch.x, step)
 
     def _losses(self, restored: Tensor, x: Tensor, step: int) -> dict[str, Tensor]:
         """What is minimised of the image, and its squared error."""

@@ -19,5 +19,6 @@ for _file in (
     "segment",
     "tokenizers",
     "sequences",
+    "teachers",
 ):
     import_module(f"tilework.recipes.{_file}")

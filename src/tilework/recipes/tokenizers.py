@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tilework.augment import Flip
 from tilework.augment.scale import Scale
-from tilework.objectives import AdversarialConfig, ReconstructConfig
+from tilework.objectives import AdversarialConfig, DistilConfig, ReconstructConfig
 from tilework.recipes.recipe import add
 from tilework.runs.run import Run
 from tilework.tokenizers import VitVqConfig, VqganConfig
@@ -31,6 +31,14 @@ SMALL = Run(
     ),
 )
 SHARP = ReconstructConfig(commitment=0.02, adversarial=AdversarialConfig(weight=0.1, start=3000, width=32, layers=2))
+TAUGHT = VitVqConfig(patch=8, codes=512, code_dim=32, width=128, depth=4, heads=8, cosine=True)
+
+
+def taught(model: VitVqConfig) -> Run:
+    """Codes from which a teacher's map is restored, one for every patch of 128 px images."""
+    return replace(SMALL, model=model, objective=DistilConfig(commitment=1.0, pixel=0.5))
+
+
 VQGAN = Run(
     model=VqganConfig(),
     objective=ReconstructConfig(pixel_loss="l1", adversarial=AdversarialConfig(weight=0.8, start=250_000)),
@@ -62,6 +70,14 @@ add("", "small_tokenizer_lfq", "tokenizer of 1,024 codes of ten signs", "small V
 add("", "small_tokenizer_gan", "tokenizer of 512 codes, adversarial loss", "small ViT-VQ",
     replace(SMALL, objective=SHARP), size="cpu",
     note="VQGAN's loss in the last third of small_tokenizer: sharper pictures, lower PSNR")
+KD = "after BEiT v2 (Peng et al., 2022, section 2.2): codes restore a teacher's map (objective.teacher: box, or of " \
+     "'tilework tokenizer teacher') and the pixels (objective.pixel, 0: the map alone); model.codes: 128 to 8,192"
+for _side, _patch in ((16, 8), (8, 16), (4, 32)):
+    add("", f"small_teacher_{_side}x{_side}", "tokenizer of 512 codes that restore a teacher's map",
+        "small ViT-VQ", taught(replace(TAUGHT, patch=_patch)), size="cpu", note=KD)
+add("", "small_teacher_fsq", "tokenizer of 1,000 rounded codes that restore a teacher's map", "small ViT-VQ",
+    taught(replace(TAUGHT, patch=16, codes=1000, code_dim=4, quantiser="fsq", levels=(8, 5, 5, 5), cosine=False)),
+    size="cpu", note=f"FSQ (Mentzer et al., 2023), 8x8 codes; {KD}")
 add("VQGAN", "vqgan_f16", "tokenizer of 1,024 codes", "VQGAN f16", VQGAN, "ImageNet", {"fid": 7.94},
     note="Esser et al., 2021; rates and steps of its published code; the perceptual loss by settings: "
          "objective.perceptual=1 objective.perceptual_weights=FILE")

@@ -26,7 +26,7 @@ SIDES = (  # offsets of a label from its point, in points right and up, and alig
 )
 
 
-def accuracy_per_byte(points: Sequence[tuple[str, float, float, float]], steps: int) -> bytes:
+def accuracy_per_byte(points: Sequence[tuple[str, float, float, float]], steps: int = 0, title: str = "") -> bytes:
     """Accuracy against stored bytes per image, log axis. points: (name, bytes, accuracy, deviation).
 
     A line joins the Pareto front.
@@ -52,7 +52,7 @@ def accuracy_per_byte(points: Sequence[tuple[str, float, float, float]], steps: 
     axes.set(
         xlabel="stored bytes per training image (log scale)",
         ylabel="validation accuracy (%)",
-        title=f"Accuracy by storage of each tokenizer: the same classifier, {steps:,} steps",
+        title=title or f"Accuracy by storage of each tokenizer: the same classifier, {steps:,} steps",
     )
     axes.legend(frameon=False, fontsize=9, loc="lower right")
     _plain(axes)

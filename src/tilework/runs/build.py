@@ -29,6 +29,8 @@ from tilework.runs.run import Draw, Run
 from tilework.store import Store
 from tilework.train.log import Bar, counted, notice
 
+TOKENIZER = ("name", "sha256", "encoder")  # what a run keeps of the tokenizer that its store names
+
 
 def check_there(path: Location) -> None:
     """Refuse a path where there is nothing; what is behind a URL is seen when it is opened."""
@@ -173,7 +175,7 @@ def data_spec(source: Source, shape: Shape) -> DataSpec:
         digest,
         source.grid,
         "squash" if store is not None and ", squashed " in store.manifest.preprocessing else "cover",
-        {} if store is None else {k: v for k, v in store.manifest.tokenizer.items() if k in ("name", "sha256")},
+        {} if store is None else {k: v for k, v in store.manifest.tokenizer.items() if k in TOKENIZER},
         "" if store is None else store.manifest.licence,
     )
 

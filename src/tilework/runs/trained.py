@@ -25,7 +25,7 @@ from tilework.models import Model, Network
 from tilework.runs.build import build_model, check_there, open_source, with_columns
 from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.run import Run
-from tilework.tokenizers import Tokenizer, load_tokenizer
+from tilework.tokenizers import Tokenizer, box, load_tokenizer
 from tilework.tokenizers.find import find_tokenizer
 from tilework.tokenizers.images_as_codes import ImagesAsCodes
 from tilework.tokenizers.tokenizer import Card
@@ -165,7 +165,10 @@ class Trained:
         return OnData(self._numbered(codes, folder.root), self.steps(device)), codes.images.broken
 
     def find_tokenizer(self, given: Path | None, data: str) -> tuple[Tokenizer, Card]:
-        """The one given, or the run's own. data: what it is for, in messages."""
+        """The one given, or the run's own; the one in the box takes the codes of the run. data: for messages."""
+        if box.ENCODER in self.spec.tokenizer and (given is None or str(given) == box.NAME):
+            assert self.codebook is not None
+            return box.box_like(str(self.path), self.spec.tokenizer, self.codebook.vectors)
         if (path := given or self.tokenizer) is None:
             known = self.spec.tokenizer
             which = f" '{known['name']}' (SHA-256 {known['sha256'][:12]}...)" if known.get("sha256") else ""

@@ -110,6 +110,7 @@ class Store:
     def codebook(self) -> Codebook:
         """Code vectors, and the tokenizer's number of each code."""
         vectors = self._codes.get("codebook", np.empty(0))
+        vectors = vectors.astype(np.float32) if vectors.dtype == np.float16 else vectors
         if vectors.ndim != 2 or len(vectors) != self.vocabulary or vectors.dtype != np.float32:
             raise DamageError(f"the codebook of {self.path} does not fit its {self.vocabulary} codes", "restore it")
         synonyms = self._codes.get("synonyms")

@@ -162,7 +162,7 @@ class _Seal:
         shards = write_shards(self.root, "shards", chunks, min(shard_images * plan.views, LARGEST_RECORDS))
         if tables := coder.tables():
             write(self.root / "tables.safetensors", save(tables))
-        tensors = {"codebook": np.ascontiguousarray(self.spool.codebook[used], np.float32)}
+        tensors = {"codebook": _narrow_vectors(self.spool.codebook[used])}
         if len(used) < plan.vocabulary:
             tensors["used"] = used.astype(np.int32)
         if self.spool.synonyms is not None and len(used) > 1:
@@ -239,6 +239,15 @@ class _Seal:
             self.progress(first + len(ids), total)
         if len(held):
             yield coder.encode(held)
+
+
+def _narrow_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Code vectors as float16 where that changes none of them, else float32."""
+    with np.errstate(over="ignore"):
+        half = vectors.astype(np.float16)
+    return np.ascontiguousarray(
+        half if np.array_equal(half.astype(np.float32), vectors) else vectors.astype(np.float32)
+    )
 
 
 def _check_used(used: np.ndarray, vocabulary: int) -> None:

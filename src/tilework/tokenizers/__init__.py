@@ -6,6 +6,7 @@ from tilework.tokenizers.decode_encode import DecodeEncode
 from tilework.tokenizers.fsq_vae import FsqVae, FsqVaeConfig
 from tilework.tokenizers.magvit2 import Magvit2, Magvit2Config
 from tilework.tokenizers.maskgit_vq import MaskgitVq, MaskgitVqConfig
+from tilework.tokenizers.teacher_codes import TeacherCodes, TeacherCodesConfig
 from tilework.tokenizers.titok import Titok, TitokConfig
 from tilework.tokenizers.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from tilework.tokenizers.var import Var, VarConfig

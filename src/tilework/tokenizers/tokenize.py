@@ -82,7 +82,7 @@ class Tokenizing:
             grid=self.grid(size),
             classes=images.classes,
             views=self.views,
-            tokenizer={"name": self.card.name, "sha256": self.card.sha256, **order},
+            tokenizer={**self.card.made_by, **order},
             preprocessing=preprocessing,
             licence=self.licence,
             parts=-(-len(images) // self.part),

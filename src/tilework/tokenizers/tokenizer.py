@@ -23,14 +23,22 @@ from tilework.core.files import new_directory, sha256, write, write_json
 from tilework.models.model import ModelConfig, Network
 from tilework.tokenizers.quantise import Quantiser
 
-WEIGHTS, SETTINGS = "weights.safetensors", "tokenizer.json"
+WEIGHTS, SETTINGS, SCALE = "weights.safetensors", "tokenizer.json", ".scale"
+
+
+PACKAGED = Path(__file__).with_name("packaged")  # directories that come with Tilework
+
+
+def packaged() -> tuple[str, ...]:
+    """Names of the tokenizers that come with Tilework."""
+    return tuple(sorted(path.parent.name for path in PACKAGED.glob(f"*/{SETTINGS}")))
 
 
 class Tokenizer(Network):
     """Images in [0, 1] to a grid or a sequence of codes and back."""
 
     takes: Stage = "pixels"
-    stacked = False  # whether a position has several codes, each with a channel of its own: ids (B, h, w, C)
+    stacked = False  # whether a position has several codes, each with channels of its own: ids (B, h, w, G)
     patch: int  # pixels per code and axis
     size: tuple[int, int] | None = None  # pixels that images must have, where no others fit
     length: int | None = None  # codes of an image, where they are a sequence: they have no positions in it
@@ -42,6 +50,11 @@ class Tokenizer(Network):
         """Code vectors as a classifier sees them, (K, C)."""
         return self.quantiser.codebook
 
+    @property
+    def stack(self) -> int:
+        """Codes of a position where stacked: each stands for C / G channels."""
+        return self.codebook.shape[1]
+
     def grid(self, size: tuple[int, int]) -> tuple[int, ...]:
         """Codes of an image of H, W pixels: rows and columns, and codes of a position, or the length of a sequence."""
         if min(size) < 1 or size[0] % self.patch or size[1] % self.patch:
@@ -51,7 +64,7 @@ class Tokenizer(Network):
             raise InputError(f"images of {size[0]}x{size[1]} for a {type(self).__name__} of {needed}", "resize them")
         if self.length is not None:
             return (self.length,)
-        return (size[0] // self.patch, size[1] // self.patch, *(self.codebook.shape[1:] if self.stacked else ()))
+        return (size[0] // self.patch, size[1] // self.patch, *((self.stack,) if self.stacked else ()))
 
     def check_grid(self) -> None:
         """Refuse to work on positions of the image where codes have none."""
@@ -106,6 +119,12 @@ class Card:
     size: tuple[int, int]  # pixels it was trained on
     origin: str = ""
     place: Path | None = None  # its directory
+    encoder: str = ""  # SHA-256 of the weights of the tokenizer in the box, where codes of other images replace its own
+
+    @property
+    def made_by(self) -> dict[str, str]:
+        """What a store says of its tokenizer."""
+        return {"name": self.name, "sha256": self.sha256, **({"encoder": self.encoder} if self.encoder else {})}
 
     @property
     def preprocessing(self) -> str:
@@ -119,18 +138,53 @@ class Card:
 
 
 def save_tokenizer(
-    path: Path, tokenizer: Tokenizer, config: ModelConfig, size: tuple[int, int], origin: str = "trained by Tilework"
+    path: Path,
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    size: tuple[int, int],
+    origin: str = "trained by Tilework",
+    small: bool = False,
 ) -> None:
-    """Write a tokenizer as a directory."""
+    """Write a tokenizer as a directory. small: large weights as bytes with a scale for every output channel."""
     with new_directory(path) as root:
-        write(root / WEIGHTS, save_tensors({k: v.contiguous() for k, v in tokenizer.state_dict().items()}))
+        tensors = {k: v.contiguous() for k, v in tokenizer.state_dict().items()}
+        write(root / WEIGHTS, save_tensors(_packed(tensors) if small else tensors))
         settings: Plain = {"format": "tilework tokenizer", "version": 1, "name": path.stem, "size": list(size)}
         settings |= {"origin": origin, "sha256": sha256(root / WEIGHTS), "model": encode(config)}
         write_json(root / SETTINGS, settings)
 
 
+def _packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of layers as int8, rounded to 127 steps of each output channel's largest; codes as float16."""
+    found = {}
+    for name, tensor in tensors.items():
+        if name.startswith("quantiser."):
+            found[name] = tensor.half()
+        elif tensor.ndim > 1 and tensor.is_floating_point():
+            scale = tensor.flatten(1).abs().amax(1).clamp(min=1e-12) / 127  # (outputs,)
+            found[name] = (tensor / scale.view(-1, *[1] * (tensor.ndim - 1))).round().to(torch.int8)
+            found[name + SCALE] = scale
+        elif tensor.is_floating_point() or name.endswith("num_batches_tracked"):
+            found[name] = tensor
+    return found
+
+
+def _unpacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `_packed`, up to rounding; other tensors as they are."""
+    found = {}
+    for name, tensor in tensors.items():
+        if name.endswith(SCALE):
+            continue
+        if tensor.dtype == torch.int8 and name + SCALE in tensors:
+            tensor = tensor.float() * tensors[name + SCALE].view(-1, *[1] * (tensor.ndim - 1))
+        found[name] = tensor.float() if tensor.dtype == torch.float16 else tensor
+    return found
+
+
 def load_tokenizer(path: Path) -> tuple[Tokenizer, Card]:
-    """Read a tokenizer directory; no code in it can run."""
+    """Read a tokenizer directory, or one of the package by its name; no code in it can run."""
+    if not path.exists() and str(path) in packaged():
+        path = PACKAGED / path
     if not (path / SETTINGS).is_file():
         raise InputError(f"no tokenizer in {path}", "train one with 'tilework tokenizer train IMAGES'")
     try:
@@ -146,7 +200,7 @@ def load_tokenizer(path: Path) -> tuple[Tokenizer, Card]:
     if not (path / WEIGHTS).is_file() or sha256(path / WEIGHTS) != card.sha256:
         raise DamageError(f"{path / WEIGHTS} is missing or damaged", "restore it")
     try:
-        tokenizer.load_state_dict(load_tensors((path / WEIGHTS).read_bytes()))
+        tokenizer.load_state_dict(_unpacked(load_tensors((path / WEIGHTS).read_bytes())))
     except (RuntimeError, SafetensorError) as error:
         raise DamageError(f"{path / WEIGHTS} does not fit its settings", " ".join(str(error).split())) from error
     if not isinstance(tokenizer, Tokenizer):

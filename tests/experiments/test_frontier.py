@@ -1,0 +1,73 @@
+"""`tilework frontier`: rows, the Pareto front, resuming, bad rows, the command end to end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from small_data import write_images
+from tilework.cli.main import main
+from tilework.core.errors import ConfigError, OutputError
+from tilework.experiments.frontier import ROWS, Frontier, better, check
+from tilework.tokenizers import TeacherCodesConfig, save_tokenizer
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> tuple[Path, Path, Path]:
+    torch.manual_seed(0)
+    config = TeacherCodesConfig(size=(32, 32), code_dim=4, codes=4, stage=1)
+    save_tokenizer(tmp_path / "teacher", config.build(3, (32, 32), 0), config, (32, 32))
+    train = write_images(tmp_path / "train", 3, 8)
+    return train, write_images(tmp_path / "val", 3, 4, seed=1), tmp_path / "teacher"
+
+
+def test_features_and_codes_and_resuming(data: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    train, val, teacher = data
+    names = ("float16", "int8", "pq:4", "kmeans:4", "codes:4", "codes:4x2")
+    found = Frontier(train, val, tmp_path / "out", names, teacher, quiet=True).run()
+    sizes = {row["row"]: row["bytes"] for row in found["rows"]}
+    assert (sizes["float16"], sizes["int8"], sizes["pq:4"]) == (80, 40, 4)  # 40 channels
+    assert sizes["codes:4"] <= 16 * 2 / 8  # 4x4 codes of two bits
+    assert all(row["whole"] >= row["bytes"] for row in found["rows"])
+    first = {path: path.read_bytes() for path in (tmp_path / "out" / "points").iterdir()}
+    again = Frontier(train, val, tmp_path / "out", (*names, "codes:8"), teacher, quiet=True).run()
+    assert len(again["rows"]) == 7
+    assert all(path.read_bytes() == data for path, data in first.items())
+    assert (tmp_path / "out" / "frontier.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(OutputError, match="other settings"):
+        Frontier(train, val, tmp_path / "out", names, teacher, seeds=2, quiet=True).run()
+
+
+def test_a_trained_row_and_the_command(data: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    train, val, teacher = data
+    words = f"frontier {train} --val {val} --teacher {teacher} --rows vit:4 jpeg:16:30 --out {tmp_path / 'out'} --json"
+    settings = ["--settings", "fit.steps=2", "fit.batch=4", "fit.schedule.warmup_steps=1"]
+    with pytest.raises(SystemExit) as stop:
+        main([*words.split(), *settings])
+    assert stop.value.code == 0
+    rows = {row["row"]: row for row in json.loads((tmp_path / "out" / "results.json").read_bytes())["rows"]}
+    assert rows["jpeg:16:30"]["bytes"] > 100
+    assert "| vit:4 |" in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_the_front() -> None:
+    points = [{"bytes": b, "mean": m} for b, m in ((10, 0.5), (20, 0.4), (30, 0.5), (30, 0.6))]
+    assert [not any(better(o, p) for o in points) for p in points] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("row", ["pq:x", "pq:0", "codes:1", "jpeg:4:30", "jpeg:32", "float16:3", "webp:32:101"])
+def test_bad_rows(row: str) -> None:
+    with pytest.raises(ConfigError):
+        check(*row.partition(":")[::2])
+
+
+def test_the_default_rows_are_rows(data: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    for row in ROWS:
+        check(*row.partition(":")[::2])
+    train, val, teacher = data
+    with pytest.raises(ConfigError, match="unknown row 'code'"):
+        Frontier(train, val, tmp_path / "out", ("code:4",), teacher).run()
+    assert not (tmp_path / "out").exists()
