@@ -25,6 +25,29 @@ def write_images(root: Path, classes: int = 3, count: int = 8, side: int = 32, s
     return root
 
 
+def write_pairs(root: Path, count: int = 8, sides: tuple[int, int] = (40, 56), seed: int = 0, void: int = 3) -> Path:
+    """Images and masks of three classes: a ground, and discs and boxes of their own colours; a void line."""
+    rng = np.random.default_rng(seed)
+    for kind in ("images", "masks"):
+        (root / kind).mkdir(parents=True)
+    height, width = sides
+    y, x = np.mgrid[:height, :width]
+    colours = np.array([[40, 120, 40], [200, 60, 60], [60, 60, 210], [0, 0, 0]])
+    for number in range(count):
+        mask = np.zeros(sides, np.uint8)
+        cy, cx, r = rng.integers(5, height - 5), rng.integers(5, width - 5), rng.integers(9, 15)
+        mask[(y - cy) ** 2 + (x - cx) ** 2 < r * r] = 1
+        top, left = rng.integers(0, height - 20), rng.integers(0, width - 20)
+        mask[top : top + 20, left : left + 18] = 2
+        mask[height // 2] = void
+        pixels = colours[np.minimum(mask, 3)] + rng.integers(0, 40, (height, width, 3))
+        Image.fromarray(pixels.astype(np.uint8)).save(root / f"images/{number:03d}.png")
+        Image.fromarray(mask).save(root / f"masks/{number:03d}.png")
+    (root / "classes.txt").write_text("ground\ndisc\nbox\n")
+    (root / "dataset.json").write_text(f'{{"void": [{void}]}}')
+    return root
+
+
 def write_store(path: Path, count: int = 48, classes: int = 3, seed: int = 0) -> Path:
     """A store whose classes prefer different codes."""
     rng = np.random.default_rng(seed)

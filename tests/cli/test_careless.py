@@ -74,7 +74,7 @@ CASES: dict[str, tuple[Words, int, str]] = {
         lambda r: ["tokenize", r / "images", "--tokenizer", r / "x.tok", "--out", r / "new"], 3,
         "is a token store, not a tokenizer"),
     "like is a folder": (
-        lambda r: ["tokenize", r / "images", "--tokenizer", r / "tokenizer", "--like", r / "run", "--out", r / "new"], 3,
+        lambda r: ["tokenize", r / "images", "--tokenizer", r / "tokenizer", "--like", r / "run", "--out", "x"], 3,
         "is a run, not a token store"),
     "config nowhere": (
         lambda r: ["train", *TOKEN, "--config", r / "no.yaml", "--data", r / "x.tok"], 3, "no such file"),

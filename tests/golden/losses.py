@@ -19,7 +19,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import tilework
-from small_data import write_images
+from small_data import write_images, write_pairs
 from tilework.core.config import resolve
 from tilework.data import ImageFolder
 from tilework.data.label_maps import MapsCard, write_maps
@@ -62,6 +62,17 @@ CASES = {
     "tl_align_token_label": Case("lv_labels_cpu", (*VIT, "objective={name: tl_align_token_label}"), maps=True),
     "trans_mix": Case("trans_mix_cpu", (*VIT,)),
     "token_prop": Case("good_token_prop_cpu", (*VIT,)),
+    "segment": Case(
+        "seg_cpu",
+        (
+            "model.backbone.width=32",
+            "model.backbone.depth=4",
+            "model.backbone.heads=2",
+            "model.channels=8",
+            "objective.auxiliary_channels=8",
+        ),
+        "pairs",
+    ),
     "moco": Case("good_moco_cpu", (*VIT, "model.positions=learnt", "objective.hidden=32", "objective.outputs=16")),
 }
 
@@ -69,6 +80,7 @@ CASES = {
 def write_data(root: Path) -> None:
     """Images, label maps of them, a tokenizer with random weights, and a store of random codes."""
     images = write_images(root / "images", CLASSES, COUNT, side=40)
+    write_pairs(root / "pairs", COUNT)
     keys = ImageFolder.open(images).keys
     rng = np.random.default_rng(1)
     card = MapsCard(tuple(f"class{i}" for i in range(CLASSES)), (4, 4), 2, "chance", SIDE)

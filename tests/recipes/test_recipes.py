@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from small_data import CODE_DIM, write_images, write_store
+from small_data import CODE_DIM, write_images, write_pairs, write_store
 from tilework.augment import CentreCrop, Embed, Flip, Normalise, RandomResizedCrop, TokenCrop, apply_all
 from tilework.augment.adapter import save_adapter
 from tilework.core.batch import Shape
@@ -32,6 +32,7 @@ from tilework.runs.build import build_model, build_objective, data_spec
 from tilework.runs.trained import Trained
 from tilework.store import Store, StoreWriter
 from tilework.store.label_maps import encode_map
+from tilework.store.masks import encode_mask
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train import FitConfig, fit, time_steps
@@ -93,8 +94,11 @@ def shrunk(run: Run) -> Run:
     settings += ["objective.warm_steps=1"] if hasattr(run.objective, "warm_steps") else []
     if getattr(run.objective, "adversarial", None):
         settings += ["objective.adversarial.start=1", "objective.adversarial.width=4", "size=[32,32]"]
-    for part in ("model", "objective"):  # of the latter: the decoder of masked token modelling
-        has = getattr(run, part)
+    backbone: Any = getattr(run.model, "backbone", None)
+    settings += ["model.channels=8", "objective.auxiliary_channels=8"] if backbone is not None else []
+    parts: dict[str, Any] = {"objective": run.objective}  # the decoder of masked token modelling
+    parts |= {"model": run.model} if backbone is None else {"model.backbone": backbone}
+    for part, has in parts.items():
         sizes: dict[str, Any] = {"depth": 2, "width": 32, "heads": 2} if hasattr(has, "heads") else {"width": 16}
         if hasattr(has, "depths"):  # a pyramid
             stages = len(has.depths)
@@ -125,18 +129,20 @@ def code_grid(run: Run) -> tuple[int, int] | None:
 
 def data_for(run: Run, tools: Tools, path: Path) -> Path:
     """Eight random samples of the kind and grid a recipe asks for."""
-    grid = code_grid(run)
+    grid, masks = code_grid(run), "mask" in run.objective.task.columns
     if grid is None:
-        return write_images(path, classes=2, count=4)
+        return write_pairs(path) if masks else write_images(path, classes=2, count=4)
     rng, codes = np.random.default_rng(0), len(tools.codebook)
     with StoreWriter(path, tools.codebook, ["class0", "class1"]) as writer:
-        writer.add(rng.integers(0, codes, (8, *grid)), np.arange(8) % 2, [str(i) for i in range(8)])
+        writer.add(rng.integers(0, codes, (8, *grid)), np.arange(8) % (1 if masks else 2), [str(i) for i in range(8)])
+    if masks:
+        Store(path).add_column("mask", [encode_mask(np.eye(24, 32, i).astype(np.uint8)) for i in range(8)])
     return path
 
 
 def with_maps(run: Run, data: Path) -> Run:
     """A recipe that learns from label maps gets random ones: in its store, or beside its images."""
-    if not run.objective.task.columns:
+    if "label_map" not in run.objective.task.columns:
         return run
     rng = np.random.default_rng(1)
     card = MapsCard(("class0", "class1"), (3, 4), 2, "chance", 32)
@@ -185,8 +191,10 @@ def test_recipe_says_which_tools_it_needs(name: str) -> None:
     needing = [part for part in (*run.augment, run.objective) if hasattr(part, "tokenizer")]
     if not isinstance(run.objective, MaskedConfig):  # which does without, only its pictures do not
         assert ("--tokenizer TOKENIZER" in recipe.command) == ("tokenizer" in recipe.needs) == bool(needing)
-    assert ("label maps" in recipe.needs) == bool(run.objective.task.columns)
-    assert ("--maps MAPS" in recipe.command) == (bool(run.objective.task.columns) and code_grid(run) is None)
+    columns = run.objective.task.columns
+    assert ("label maps" in recipe.needs) == ("label_map" in columns)
+    assert ("masks" in recipe.needs) == ("mask" in columns)
+    assert ("--maps MAPS" in recipe.command) == ("label_map" in columns and code_grid(run) is None)
     assert ("--start RUN" in recipe.command) == ("start" in recipe.needs) == recipe.start
     assert recipe.takes == ("pixels" if code_grid(run) is None else "tokens")
 

@@ -15,9 +15,11 @@ from tilework.augment.mixing import CutMix, CutMixOrMixup, Mixup
 from tilework.augment.noise import EmbeddingNoise
 from tilework.augment.normalise import Normalise
 from tilework.augment.patch_mixing import PatchCutMix
+from tilework.augment.photometric import Photometric
 from tilework.augment.rand_augment import RandAugment
 from tilework.augment.random_mix import RandomMix
 from tilework.augment.requantise import Requantise
+from tilework.augment.scale_crop import Resize, ScaleCrop
 from tilework.augment.solarise import Solarise
 from tilework.augment.token_adapt import LikePixels, TokenAdapt
 from tilework.augment.token_crop import TokenCrop

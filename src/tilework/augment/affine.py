@@ -39,20 +39,21 @@ class Geometry:
     def sample(self, draws: Draws, batch: Batch) -> Tensor:
         """Output-to-input maps, (B, 2, 3): first crop, then turn, then flip."""
         u = draws.uniform("geometry", 7)  # (B, 7): whether crop, flip, turn; angle, shifts, shear
-        whole = torch.eye(2, 3, device=u.device)
+        whole, ratio = torch.eye(2, 3, device=u.device), batch.x.shape[-2] / batch.x.shape[-1]
         boxes = RandomResizedCrop(area=self.area, aspect=self.aspect).sample(draws, batch)
         cut = torch.where((u[:, 0] < self.crop)[:, None, None], boxes, whole)
-        turned = torch.where((u[:, 2] < self.turn)[:, None, None], self._turn(2 * u[:, 3:] - 1), whole)
+        turned = torch.where((u[:, 2] < self.turn)[:, None, None], self._turn(2 * u[:, 3:] - 1, ratio), whole)
         mirror = whole.repeat(len(u), 1, 1)
         mirror[:, 0, 0] = 1 - 2 * (u[:, 1] < self.flip).float()
         return follow(follow(cut, turned), mirror)
 
-    def _turn(self, v: Tensor) -> Tensor:
-        """Rotation, shear along the rows, and shift. v: (B, 4) in [-1, 1)."""
+    def _turn(self, v: Tensor, ratio: float = 1.0) -> Tensor:
+        """Rotation, shear along the rows, and shift. v: (B, 4) in [-1, 1); ratio: height to width of the map."""
         angle, shear = v[:, 0] * radians(self.rotate), (v[:, 3] * radians(self.shear)).tan()
         cos, sin = angle.cos(), angle.sin()
         shift = v[:, 1:3] * (2 * self.translate)  # the side is 2 long
-        rows = [torch.stack([cos, cos * shear - sin], -1), torch.stack([sin, sin * shear + cos], -1)]
+        right, left = ratio * (cos * shear - sin), sin / ratio
+        rows = [torch.stack([cos, right], -1), torch.stack([left, sin * shear + cos], -1)]
         return torch.cat([torch.stack(rows, 1), shift[..., None]], -1)
 
 

@@ -24,6 +24,7 @@ from tilework.core.artefact import artefact
 from tilework.core.batch import Batch, Shape, Stage
 from tilework.core.bounds import check_ranges
 from tilework.core.codebook import Codebook
+from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 
 
@@ -70,7 +71,7 @@ class Moving:
     """Where each sample goes: the first ones through the network, the others as codes."""
 
     affine: Tensor  # (n, 2, 3)
-    box: Tensor  # (B - n, 2, 3)
+    box: Tensor | None  # (B - n, 2, 3); None: the others stay where they are
 
 
 @Augment.choices.add("token_geometry")
@@ -86,7 +87,7 @@ class TokenGeometry(Augment):
     share: float = 0.5
     size: tuple[int, int] = (28, 28)
     geometry: Geometry = field(default_factory=Geometry)
-    area: tuple[float, float] = (0.2, 1.0)  # of crops of the others
+    area: tuple[float, float] = (0.2, 1.0)  # of crops of the others; (1, 1): they stay as they are
 
     def __post_init__(self) -> None:
         check_ranges(self, aspect="")
@@ -95,7 +96,15 @@ class TokenGeometry(Augment):
 
     def output(self, shape: Shape) -> Shape:
         """Of its own size."""
+        if self.stays and shape.grid != self.size:
+            found, wanted = (f"{grid[0]}x{grid[1]}" for grid in (shape.grid, self.size))
+            raise ConfigError(f"'token_geometry' leaves {found} codes as they are, but must give {wanted}", "set size")
         return replace(shape, grid=self.size)
+
+    @property
+    def stays(self) -> bool:
+        """Whether the others stay as they are."""
+        return self.area == (1.0, 1.0)
 
     def build(self, codebook: Codebook | None = None, device: torch.device = CPU) -> MoveCodes:
         """With its network, for the codes of the data."""
@@ -113,7 +122,7 @@ class MoveCodes(Step[Moving]):
         """Positions of every sample."""
         count = round(self.config.share * len(batch.x))
         first, rest = (replace(draws, index=draws.index[part]) for part in (slice(count), slice(count, None)))
-        box = RandomResizedCrop(area=self.config.area).sample(rest, batch)
+        box = None if self.config.stays else RandomResizedCrop(area=self.config.area).sample(rest, batch)
         return Moving(self.config.geometry.sample(first, batch), box)
 
     @torch.no_grad()
@@ -122,7 +131,12 @@ class MoveCodes(Step[Moving]):
         count, size = len(p.affine), self.config.size
         z = look_up(batch.x[:count], self.move.vectors)
         moved = self.move(z, p.affine, size)
-        rest = nearest_codes(crop_codes(batch.x[count:].int(), self.move.vectors, p.box, size), self.move.vectors)
-        affine = torch.cat([p.affine, p.box])
+        others = batch.x[count:]
+        if p.box is None:
+            rest, box = others, torch.eye(2, 3, device=others.device).repeat(len(others), 1, 1)
+        else:
+            rest = nearest_codes(crop_codes(others.int(), self.move.vectors, p.box, size), self.move.vectors)
+            box = p.box
+        affine = torch.cat([p.affine, box])
         columns = {name: column.warp(affine, size) for name, column in batch.columns.items()}
         return batch.changed(x=torch.cat([moved, rest]).to(batch.x.dtype), columns=columns)

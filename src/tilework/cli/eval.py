@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from tilework.cli.arguments import Best, Data, Device, Json, OptionalPath
-from tilework.cli.output import check_png, show
+from tilework.cli.output import check_png, progress_bar, show
+
+if TYPE_CHECKING:
+    from tilework.core.location import Location
 
 
 def evaluate(
@@ -18,6 +21,11 @@ def evaluate(
     tokenizer: OptionalPath = None,
     best: Best = False,
     picture: OptionalPath = None,
+    mode: Literal["whole", "slide"] = "whole",
+    scales: tuple[float, ...] = (1.0,),
+    flip: Annotated[bool, arg(help_behavior_hint="")] = False,
+    out: OptionalPath = None,
+    pictures: int = 8,
     device: Device = "auto",
     json: Json = False,
 ) -> None:
@@ -27,16 +35,33 @@ def evaluate(
       tilework eval runs/token --data val.tok
       tilework eval runs/token --data photos/val --picture confusion.png
       tilework eval model --data val.tok
+      tilework eval runs/seg --data camvid/val --out predictions
+      tilework eval runs/seg --data camvid/val --mode slide --scales 0.5 0.75 1 1.25 1.5 1.75 --flip
 
     Args:
         run: Directory that 'tilework train' or 'tilework export' wrote.
-        data: Token store, image folder or label file.
+        data: Token store, image folder or label file; images with masks, for a model that segments.
         tokenizer: Directory of the tokenizer, to evaluate a model of tokens on images, if the run does not hold it.
         picture: PNG file for the confusion matrix.
+        mode: Segmentation: the whole image at once, or windows of the size trained on, two thirds of it apart.
+        scales: Segmentation of pixels: sizes at which every image is seen; probabilities are averaged.
+        flip: Segmentation of pixels: every image is seen mirrored as well.
+        out: Segmentation: directory for masks, overlays, counts by image and a page of predictions.
+        pictures: Predictions on that page.
     """
+    from tilework.core.errors import ConfigError
     from tilework.core.files import write
     from tilework.runs import evaluate_run
+    from tilework.runs.segment import segments_pixels
 
+    segments = segments_pixels(run)
+    if segments:
+        if picture is not None:
+            raise ConfigError("--picture is the confusion matrix of a classifier", "give --out for predicted masks")
+        _segment(run, data, tokenizer, (mode, scales, flip), out, pictures, device, json, best)
+        return
+    if (mode, scales, flip, out) != ("whole", (1.0,), False, None):
+        raise ConfigError("--mode, --scales, --flip and --out are for runs that segment", "leave them out")
     if picture is not None:
         check_png(picture, "--picture")
     result = evaluate_run(run, data, tokenizer, device, best)
@@ -56,3 +81,35 @@ def evaluate(
     print(f"\nper class{'':<{max(0, width - 9)}}  images  accuracy")
     for (name, accuracy), count in zip(each.items(), counts, strict=True):
         print(f"{name:<{max(9, width)}}  {count:>6,}  {'-' if accuracy is None else f'{accuracy:8.1%}'}")
+
+
+def _segment(
+    run: Path,
+    data: Location,
+    tokenizer: Path | None,
+    views: tuple[Literal["whole", "slide"], tuple[float, ...], bool],
+    out: Path | None,
+    pictures: int,
+    device: str,
+    json: bool,
+    best: bool,
+) -> None:
+    from time import monotonic
+
+    from tilework.analysis.segment import write_segmentation
+    from tilework.core.errors import OutputError
+    from tilework.evaluation.dense_inference import Inference
+    from tilework.runs.segment import Segmenter
+
+    if out is not None and out.exists():
+        raise OutputError(f"{out} exists", "choose another --out or remove it")
+    segmenter = Segmenter.open(run, device, Inference(*views), tokenizer, best)
+    begun = monotonic()
+    result = segmenter.evaluate(data)
+    summary = {**result.summary(), "seconds": monotonic() - begun}
+    if out is not None:
+        with progress_bar("masks", quiet=json, unit="images") as progress:
+            summary |= write_segmentation(segmenter, data, result, out, pictures, progress)
+    if not json and len(result.classes) > 20:
+        summary.pop("per_class")
+    show(summary, json)

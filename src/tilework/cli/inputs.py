@@ -16,6 +16,7 @@ FIRST = {
     "predict": "run",
     "probe": "run",
     "explain": "run",
+    "robustness": "run",
     "analyze align": "run",
     "inspect": "store",
     "verify": "store",

@@ -11,6 +11,8 @@ from tilework.cli.arguments import Json, OptionalPath, StorePath
 from tilework.cli.output import check_png, show
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tilework.store import Store
 
 
@@ -62,6 +64,9 @@ def inspect(
         "bytes": sum(sizes.values()),
         "bytes_per_image": sum(sizes.values()) / len(tokens),
         "parts": sizes,
+        "column_bytes_per_image": {
+            column.name: tokens.column_bytes(column.name) / len(tokens) for column in manifest.columns
+        },
         **counted,
         "classes": len(tokens.classes),
         "images_per_class": {n: int(c) for n, c in zip(tokens.classes, balance, strict=True)},
@@ -70,7 +75,9 @@ def inspect(
         "licence": manifest.licence or "not stated",
         "software": manifest.software,
     }
-    if not json and len(tokens.classes) > 20:
+    if "mask" in (column.name for column in manifest.columns) and balance[0] == len(tokens):
+        values.pop("images_per_class")  # its classes are those of pixels
+    elif not json and len(tokens.classes) > 20:
         values["images_per_class"] = {"smallest": int(balance.min()), "largest": int(balance.max())}
     if picture is not None:
         _draw(tokens, tokenizer, picture, name, count)
@@ -98,7 +105,7 @@ def _draw(tokens: Store, tokenizer: Path | None, picture: Path, name: str, count
     from tilework.core.errors import ConfigError, InputError
     from tilework.core.files import write
     from tilework.core.registry import nearest
-    from tilework.report import captioned_pictures
+    from tilework.report import captioned_pictures, rows_of_pictures
     from tilework.runs.pictures import stored_pictures
     from tilework.tokenizers import load_tokenizer
 
@@ -114,5 +121,27 @@ def _draw(tokens: Store, tokenizer: Path | None, picture: Path, name: str, count
         raise InputError(f"{tokens.path} has no image of class '{name}'", "choose another --class")
     shown = wanted[np.linspace(0, len(wanted) - 1, min(count, len(wanted))).astype(np.int64)]
     pictures = stored_pictures(tokens, shown * tokens.views, tokenizer)
+    if "mask" in (column.name for column in tokens.manifest.columns):
+        write(picture, rows_of_pictures(_masks(tokens, shown, pictures)))
+        return
     keys, names = tokens.column("key"), [[tokens.classes[label]] for label in labels[shown].tolist()]
     write(picture, captioned_pictures(pictures, [keys[i] for i in shown.tolist()], names, [None] * len(shown)))
+
+
+def _masks(tokens: Store, shown: np.ndarray, pictures: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """Rows of pictures, masks in colours as the codes see them, and one over the other. pictures: (h, w, 3) bytes."""
+    import numpy as np
+    import torch
+
+    from tilework.data.class_mask import ClassMask, canvas_affine
+    from tilework.data.masked import find_masks
+    from tilework.data.pairs import coloured
+
+    values = find_masks(tokens.path, "")
+    assert values.stored is not None
+    masks, images = values.stored.read(shown), np.stack(pictures) / 255
+    size = (images.shape[1], images.shape[2])
+    sides = torch.tensor([mask.shape for mask in masks], dtype=torch.float32)
+    seen = ClassMask.of(masks, canvas_affine(sides, size, values.frame)).at(*size).numpy()
+    colours = np.stack([coloured(mask, len(tokens.classes)) for mask in seen]) / 255  # (N, h, w, 3)
+    return {"images": images, "masks": colours, "overlay": 0.5 * images + 0.5 * colours}

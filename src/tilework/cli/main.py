@@ -42,6 +42,7 @@ COMMANDS = {
     "export": "export.export",
     "predict": "predict.predict",
     "eval": "eval.evaluate",
+    "robustness": "robustness.robustness",
     "probe": "probe.probe",
     "analyze augment": "analyze.augment",
     "analyze align": "analyze.align",

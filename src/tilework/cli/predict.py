@@ -29,7 +29,7 @@ def predict(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Predict classes of photographs with a run or an exported model.
+    """Predict classes of photographs with a run or an exported model; masks, with a run that segments.
 
     A model of tokens tokenizes photographs itself: its run or export holds its tokenizer.
 
@@ -37,13 +37,14 @@ def predict(
       tilework predict runs/token photo.jpg other.png
       tilework predict model photos --top 3 --format csv --out answers.csv
       tilework predict runs/token photos --picture sheet.png
+      tilework predict runs/seg photos --out masks
 
     Args:
         run: Directory that 'tilework train' or 'tilework export' wrote.
         photographs: Image files, folders (everything below them), or one token store.
         top: Number of classes to show for each image.
         format: Aligned columns, CSV or JSON.
-        out: File to write instead of the screen.
+        out: File to write instead of the screen; of a run that segments, directory for masks and overlays.
         picture: PNG file for a contact sheet of the first images with their classes.
         tokenizer: Directory of the tokenizer, if the run does not hold it.
     """
@@ -52,7 +53,11 @@ def predict(
     from tilework.core.files import write
     from tilework.runs import open_model
     from tilework.runs import predict as answer
+    from tilework.runs.segment import segments_pixels
 
+    if segments_pixels(run):
+        _segment(run, photographs, out, tokenizer, best, device, json)
+        return
     if picture is not None:
         check_png(picture, "--picture")
     if out is not None and out.is_dir():
@@ -66,6 +71,34 @@ def predict(
         write(out, text.encode())
     if picture is not None:
         write(picture, _sheet(model, found, photographs, tokenizer))
+
+
+def _segment(
+    run: Path,
+    photographs: tuple[object, ...],
+    out: Path | None,
+    tokenizer: Path | None,
+    best: bool,
+    device: str,
+    json: bool,
+) -> None:
+    """Masks and overlays of photographs; the share of every class on the screen."""
+    from tilework.analysis.segment import segment_photographs
+    from tilework.cli.output import progress_bar, show
+    from tilework.core.errors import ConfigError
+    from tilework.data import ImageFolder
+    from tilework.runs.segment import Segmenter
+
+    if out is None:
+        raise ConfigError(f"{run} segments photographs", "add --out DIRECTORY for masks and overlays")
+    paths = ImageFolder.loose([path for path in photographs if isinstance(path, Path)]).paths
+    segmenter = Segmenter.open(run, device, tokenizer=tokenizer, best=best)
+    with progress_bar("segment", quiet=json, unit="images") as progress:
+        found = segment_photographs(segmenter, paths, out, progress)
+    if json:
+        show({"out": str(out), "photographs": found}, True)
+        return
+    show({one["photograph"]: {name: f"{share:.1%}" for name, share in one["classes"].items()} for one in found}, False)
 
 
 def _table(found: list[Prediction]) -> str:

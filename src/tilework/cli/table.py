@@ -34,7 +34,8 @@ def table(
     """Train several recipes, settings or seeds on the same data: ablations, sweeps.
 
     A row is "NAME: RECIPE KEY=VALUE ... @SEEDS"; only RECIPE is required. RECIPE_cpu is its small form for two cores.
-    start=RUN initialises from the weights of a run. Differences are taken from the first row. Repeat the command to
+    start=RUN initialises from the weights of a run; data=PATH val=PATH are data of its own, such as the tokens of the
+    images that other rows see. Differences are taken from the first row. Repeat the command to
     resume; several processes started with the same command share the runs.
 
     --protocol makes a table of converged runs: few images, many passes, the same images, order and first weights in

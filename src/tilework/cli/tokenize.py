@@ -24,6 +24,10 @@ def tokenize(
     labels: OptionalPath = None,
     classes: Classes = None,
     frame: Literal["cover", "squash"] = "cover",
+    size: Annotated[str, arg(metavar="HxW", help_behavior_hint="(the tokenizer's)")] = "",
+    tiles: Annotated[bool, arg(help_behavior_hint="")] = False,
+    masks: Annotated[bool, arg(help_behavior_hint="")] = False,
+    mask_step: int = 1,
     views: int = 1,
     area: tuple[float, float] = (0.35, 1.0),
     seed: int = 0,
@@ -46,17 +50,22 @@ def tokenize(
       tilework tokenize photos/val --tokenizer tokenizer --out val.tok --like train.tok
       tilework tokenize photos/train --tokenizer tokenizer --out train.tok --frame squash
       tilework tokenize photos/train --tokenizer tokenizer --out many.tok --views 5
+      tilework tokenize camvid/train --tokenizer tokenizer --out camvid.tok --masks --size 176x240 --frame squash
       tilework tokenize photos/train --tokenizer tokenizer --out big.tok --shard 3/8
       tilework tokenize photos/train --tokenizer tokenizer --out big.tok --engine ray
 
     Args:
         images: Folder with one sub-folder of images per class, or a label file; or tar (WebDataset) or Parquet files:
-            one, a folder of them, or a quoted pattern.
+            one, a folder of them, or a quoted pattern; with --masks a folder of images and masks, or a CSV of pairs.
         tokenizer: Directory of a trained tokenizer.
         out: Store to write.
         like: Store whose class numbers and set of used codes to take over, for validation and transfer sets.
         labels: Label file (CSV, TSV or lines 'PATH LABEL') instead of one sub-folder per class.
         frame: cover: the centre of the image, short side resized; squash: the whole image, aspect not kept (SeiT).
+        size: Height and width of images in pixels, if not those that the tokenizer was trained on.
+        tiles: Encode tiles of the tokenizer's own size side by side, for tokenizers that know positions.
+        masks: Keep the class masks of the images, without loss, as column 'mask'.
+        mask_step: Keep every so many pixels of the masks, along each side.
         views: Number of random crops per image; 1: one centre crop.
         area: Smallest and largest area of a random crop, as a share of the image.
         seed: Seed of the crops.
@@ -67,6 +76,7 @@ def tokenize(
         licence: Licence note to keep in the store.
         codec: packed, rans, rans-context, mix, auto (the smallest of these), or pairwise (slow).
     """
+    from dataclasses import replace
     from time import monotonic
 
     import torch
@@ -78,7 +88,7 @@ def tokenize(
     from tilework.store import Store, codecs
     from tilework.tokenizers import load_tokenizer
     from tilework.tokenizers.ray_engine import spool_on_ray
-    from tilework.tokenizers.tokenize import Tokenizing, open_spool, parse_share, quarantine_of, spool_share
+    from tilework.tokenizers.tokenize import Tokenizing, open_spool, parse_share, parse_size, quarantine_of, spool_share
     from tilework.tokenizers.tokenize import tokenize as run
     from tilework.train.log import counted, notice
 
@@ -88,6 +98,10 @@ def tokenize(
     if views < 1 or not 0 < area[0] <= area[1] <= 1:
         what = f"--views {views} --area {area[0]:g} {area[1]:g} is out of range"
         raise ConfigError(what, "give at least 1 view and areas above 0 and at most 1, smallest first")
+    if mask_step < 1 or (mask_step > 1 and not masks):
+        raise ConfigError(f"--mask-step {mask_step}", "give 1 or more, with --masks")
+    if views > 1 and (masks or tiles):
+        raise ConfigError(f"--masks and --tiles do not work with {views} views", "drop one")
     if views > 1 and frame == "squash":
         raise ConfigError(f"--frame squash does not work with {views} views", "drop one: random crops keep the aspect")
     if out.exists():
@@ -96,18 +110,23 @@ def tokenize(
     if codec != "auto":
         codecs[codec]  # an unknown name is refused before any work
     model, card = load_tokenizer(tokenizer)
+    own = card.size
+    card = replace(card, size=parse_size(size)) if size else card
     reference = Store(like) if like else None
     if reference is not None and reference.manifest.tokenizer.get("sha256") != card.sha256:
         raise InputError(f"{like} was made with another tokenizer than {tokenizer}", "use the same one")
-    if reference is not None and (reference.manifest.preprocessing == card.squashing) != (frame == "squash"):
+    if reference is not None and (", squashed " in reference.manifest.preprocessing) != (frame == "squash"):
         other = "cover" if frame == "squash" else "squash"
         raise InputError(f"{like} was made with another frame than {frame}", f"give --frame {other}")
     known, used = (reference.classes, reference.used) if reference else (None, None)
+    if masks and reference is not None and "mask" not in (column.name for column in reference.manifest.columns):
+        known = None  # its codes alone, from a store of other images
     folder = open_images(images, labels, known, classes or "leaf")
     original = folder.bytes if isinstance(folder, ImageFolder) else 0
     for note in folder.notes if isinstance(folder, ImageFolder) else ():
         notice(note, json)
-    job = Tokenizing(model, card, chosen, licence, views, area, seed, frame=frame)
+    step, parts_of = mask_step if masks else 0, own if tiles else None
+    job = Tokenizing(model, card, chosen, licence, views, area, seed, frame=frame, tiles=parts_of, mask_step=step)
     if dry_run:
         show(_plan(job, folder, out), json)
         return
@@ -133,6 +152,7 @@ def tokenize(
             "codec": store.manifest.codec,
             "codes": store.vocabulary,
             "bytes_per_image": sum(store.sizes.values()) / len(store),
+            **({"mask_bytes_per_image": store.column_bytes("mask") / len(store)} if masks else {}),
             **({"original_bytes_per_image": original / len(folder)} if original else {}),
             **({"times_smaller": original / len(folder) * len(store) / sum(store.sizes.values())} if original else {}),
             "images_per_s": len(folder) / (monotonic() - begun),

@@ -29,6 +29,14 @@ def follow(first: Tensor, second: Tensor) -> Tensor:
     return torch.cat([linear @ second[:, :, :2], linear @ second[:, :, 2:] + shift], -1)
 
 
+def inverse(affine: Tensor) -> Tensor:
+    """Map from input to output. affine: (B, 2, 3)."""
+    (a, b, x), (c, d, y) = (row.unbind(-1) for row in affine.unbind(1))
+    area = a * d - b * c
+    linear = torch.stack([torch.stack([d, -b], -1), torch.stack([-c, a], -1)], 1) / area[:, None, None]
+    return torch.cat([linear, -linear @ torch.stack([x, y], -1)[..., None]], -1)
+
+
 def box_affine(top: Tensor, left: Tensor, height: Tensor, width: Tensor) -> Tensor:
     """Output-to-input map of a crop box given in fractions of the input. Each (B,); returns (B, 2, 3)."""
     zero = torch.zeros_like(top)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -130,6 +130,20 @@ class Column(Protocol):
 
     def rows(self, which: slice) -> Column:
         """Some of the samples."""
+
+
+@runtime_checkable
+class Framed(Protocol):
+    """A column that knows where the image lies on the input: masks."""
+
+    def frame(self) -> tuple[Tensor, Tensor]:
+        """Height and width of each image, (B, 2), and the map from the image to the input, (B, 2, 3)."""
+
+    def inside(self, height: int, width: int) -> Tensor:
+        """Whether every position of the input on a grid shows the image, (B, height, width)."""
+
+    def largest_share(self, affine: Tensor) -> Tensor:
+        """Share of the most frequent class among what is labelled in a box of the input, (B,); 0 where nothing is."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ from tilework.data.labels import UNLABELLED
 
 T = TypeVar("T")
 File = Path | BinaryIO  # of an image
-Frame = Literal["cover", "squash"]  # how an image of any aspect fills a size
+Frame = Literal["cover", "squash", "letterbox"]  # how an image of any aspect fills a size
+GREY = (124, 116, 104)  # ImageNet's mean, beside an image that does not fill its size
 Level = Literal["leaf", "top"]  # of nested class folders: those that hold images, or the first level
 SUFFIXES: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 FORMATS: tuple[str, ...] = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # of GIF the first frame
@@ -91,6 +92,9 @@ class ImageFolder:
             return replace(listed, remarks=(f"{root}: labels are those of {table.name}", *listed.remarks))
         if not found:
             return _open_flat(root, classes)
+        if len(found) == 2 and (shared := _same_names(root, found)):
+            what = f"the sub-folders of {root} hold the same names ('{shared}'), as images and masks do, not classes"
+            raise InputError(what, "use a segmentation recipe such as seg_cpu, or rename them")
         if "train" in found and set(found) <= PARTS and any(entry.is_dir() for entry in (root / "train").iterdir()):
             raise InputError(f"{root} holds parts ({', '.join(found)}), not classes", f"give {root / 'train'}")
         return _open_classes(root, found, classes, level)
@@ -248,6 +252,16 @@ def _existing(path: Path) -> Path | None:
     return next((other for end in SUFFIXES if (other := path.with_name(path.name + end)).is_file()), None)
 
 
+def _same_names(root: Path, folders: Sequence[str]) -> str:
+    """A name that files of both folders have, if all of the first have a partner in the second."""
+    first, second = (
+        {path.relative_to(root / name).with_suffix("") for path in _files(root / name)} for name in folders
+    )
+    return (
+        min(map(str, first)) if first and first <= second and set(folders) & {"masks", "annotations", "labels"} else ""
+    )
+
+
 def _files(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in entry.relative_to(folder).parts)
@@ -258,12 +272,25 @@ def _files(folder: Path) -> Iterator[Path]:
 def decode_image(path: File, size: tuple[int, int], frame: Frame = "cover") -> np.ndarray:
     """An image upright, in RGB, resized (bicubic). Returns (3, H, W) uint8.
 
-    frame: cover: the short side is resized and the middle cut out; squash: each side is resized by itself.
+    frame: cover: the short side is resized and the middle cut out; squash: each side is resized by itself; letterbox:
+    the long side is resized, and the image lies at the upper left.
     """
     with open_image(path, size) as upright:
-        fit = ImageOps.fit if frame == "cover" else Image.Image.resize
-        fitted = fit(to_rgb(upright), (size[1], size[0]), Image.Resampling.BICUBIC)
+        fitted = fit_image(to_rgb(upright), size, frame)
     return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
+
+
+def fit_image(image: Image.Image, size: tuple[int, int], frame: Frame) -> Image.Image:
+    """An image in RGB at a size (bicubic). size: height, width."""
+    sides, cubic = (size[1], size[0]), Image.Resampling.BICUBIC
+    if frame == "cover":
+        return ImageOps.fit(image, sides, cubic)
+    if frame == "squash":
+        return image.resize(sides, cubic)
+    step = max(image.width / size[1], image.height / size[0])
+    canvas = Image.new("RGB", sides, GREY)
+    canvas.paste(image.resize((max(1, round(image.width / step)), max(1, round(image.height / step))), cubic))
+    return canvas
 
 
 @contextmanager

@@ -8,4 +8,5 @@ from tilework.evaluation.evaluator import Evaluator
 from tilework.evaluation.features import Features
 from tilework.evaluation.loop import evaluate
 from tilework.evaluation.probe import Probe, knn_accuracy, linear_accuracy
+from tilework.evaluation.segmentation import MeanIou
 from tilework.evaluation.validation import validate

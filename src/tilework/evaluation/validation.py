@@ -13,11 +13,15 @@ from tilework.evaluation.accuracy import Accuracy
 from tilework.evaluation.averages import Averages
 from tilework.evaluation.evaluator import Evaluator
 from tilework.evaluation.loop import evaluate
+from tilework.evaluation.segmentation import MeanIou
 from tilework.models import Output
 from tilework.objectives import Objective, Task
 
 # headline figures that follow from the model's output and the batch; any other is a mean of the objective's scores
-BY_METRIC: dict[str, Callable[[Source], Evaluator[Output]]] = {"top1": lambda source: Accuracy()}
+BY_METRIC: dict[str, Callable[[Source], Evaluator[Output]]] = {
+    "top1": lambda source: Accuracy(),
+    "miou": lambda source: MeanIou(len(source.classes)),
+}
 
 
 def validate(

@@ -127,7 +127,7 @@ class ConvergedTable(Table):
     def _trial(self, row: Row, seed: int, rate: float) -> Trial:
         start = None if row.start is None else Path(str(row.start).replace("{seed}", str(seed)))
         run = self.protocol.run(row.run, seed, rate)
-        return Trial(row.name, seed, run, (self.data,) * row.links, self._validation(row), start, rate)
+        return Trial(row.name, seed, run, self._data(row), self._validation(row), start, rate)
 
     def _best(self, row: Row, done: Sequence[Outcome]) -> float | None:
         task = task_of(row.run)

@@ -1,6 +1,7 @@
 """Tables of recipes on the same data, each with several seeds: ablations and sweeps.
 
-Rows are written "NAME: RECIPE [KEY=VALUE ...] [start=RUN] [@SEEDS]", or RECIPE alone.
+Rows are written "NAME: RECIPE [KEY=VALUE ...] [start=RUN] [data=PATH val=PATH] [@SEEDS]", or RECIPE alone; a row with
+data of its own is compared with the others all the same: pixels beside tokens of the same images.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from tilework.core.config import Plain, resolve
 from tilework.core.errors import ConfigError
 from tilework.core.files import make_directory, write, write_json
-from tilework.core.location import Location
+from tilework.core.location import Location, location
 from tilework.experiments.runner import (
     Outcome,
     Trial,
@@ -35,6 +36,7 @@ from tilework.runs.build import check_there
 from tilework.train.log import counted, notice
 
 RESULTS, TABLE = "results.json", "table.md"
+OWN = ("start", "data", "val")  # words of a row that are no settings
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Row:
     run: Run | Chain
     start: Path | None
     seeds: int
+    data: Location | None = None  # of its own
+    val: Location | None = None
 
     @property
     def links(self) -> int:
@@ -83,7 +87,7 @@ class Table:
         rows = [self._row(line) for line in self.lines]
         if len({row.name for row in rows}) < len(rows) or not rows:
             raise ConfigError("two rows have one name, or there are no rows", "write 'NAME: RECIPE KEY=VALUE ...'")
-        for path in (self.data, self.val):
+        for path in (self.data, self.val, *(own for row in rows for own in (row.data, row.val) if own is not None)):
             check_there(path)
         if len({Trial(row.name, 0, row.run, (), ()).directory for row in rows}) < len(rows):
             raise ConfigError(
@@ -98,7 +102,7 @@ class Table:
                 raise ConfigError(what, "make a table for each metric")
             for run, start in self._versions(row):
                 whole = run if isinstance(run, Chain) else Chain((Link("run", run),))
-                check_links(whole, [self.data] * row.links, self._validation(row), start)
+                check_links(whole, self._data(row), self._validation(row), start)
         return rows
 
     def _versions(self, row: Row) -> list[tuple[Run | Chain, Path | None]]:
@@ -115,7 +119,7 @@ class Table:
         claim(self.out, {**inputs, "settings": list(self.settings)}, "table")
         notice(f"{counted(sum(row.seeds for row in rows), 'run')}; {noise_line(self.deviation)}", self.quiet)
         trials = [
-            Trial(row.name, seed, with_seed(row.run, seed), (self.data,) * row.links, self._validation(row), row.start)
+            Trial(row.name, seed, with_seed(row.run, seed), self._data(row), self._validation(row), row.start)
             for seed in range(max(row.seeds for row in rows))
             for row in rows
             if seed < row.seeds
@@ -135,8 +139,8 @@ class Table:
         if not words or not (seeds.isdecimal() and int(seeds) > 0):
             raise ConfigError(f"cannot parse row '{line}'", "write 'NAME: RECIPE KEY=VALUE ... @SEEDS'")
         recipe, *settings = words
-        starts = [word.removeprefix("start=") for word in settings if word.startswith("start=")]
-        settings = [word for word in settings if not word.startswith("start=")]
+        own = {key: value for key, _, value in (word.partition("=") for word in settings) if key in OWN}
+        settings = [word for word in settings if word.partition("=")[0] not in OWN]
         run = find(recipe).run
         if isinstance(run, Chain):
             links = equip(run, self.artefacts, strict=False).links
@@ -145,15 +149,21 @@ class Table:
         else:
             known = equip(run, self.artefacts, strict=False)
             run = resolve(resolve(known, None, self.settings), None, settings)
-        return Row(name if colon else recipe, run, Path(starts[-1]) if starts else None, int(seeds))
+        data, val = (location(own[key]) if key in own else None for key in ("data", "val"))
+        start = Path(own["start"]) if "start" in own else None
+        return Row(name if colon else recipe, run, start, int(seeds), data, val)
+
+    def _data(self, row: Row) -> tuple[Location, ...]:
+        return (row.data or self.data,) * row.links
 
     def _validation(self, row: Row) -> tuple[Location | None, ...]:
-        return (*([None] * (row.links - 1)), self.val)
+        return (*([None] * (row.links - 1)), row.val or self.val)
 
     def _minutes(self, row: Row) -> float:
         runs = [link.run for link in row.run.links] if isinstance(row.run, Chain) else [row.run]
         start = row.start if len(runs) == 1 else None
-        return float(sum(plan(run, self.data, None, self.device, start)["estimated_minutes"] for run in runs))
+        data = row.data or self.data
+        return float(sum(plan(run, data, None, self.device, start)["estimated_minutes"] for run in runs))
 
     def _inputs(self) -> dict[str, Location | None]:
         known = self.artefacts
@@ -195,7 +205,7 @@ class Table:
 
 def markdown(results: Plain) -> str:
     """The results as a Markdown table."""
-    figure = "accuracy (%)" if results["metric"] == "top1" else results["metric"]
+    figure = {"top1": "accuracy (%)", "miou": "mIoU (%)"}.get(str(results["metric"]), str(results["metric"]))
     figure += "" if results["higher_is_better"] else " (lower is better)"
     lines = [f"| row | seeds | {figure} | vs first row | minutes per run |", "|---|---|---|---|---|"]
     for i, row in enumerate(results["rows"]):

@@ -1,7 +1,9 @@
 """Whole networks: `create_model(name, ...)`, and weights for them: `adopt(model, read_weights(path))`."""
 
 from tilework.models.convnext import Convnext, ConvnextConfig
+from tilework.models.dense import DenseConfig, DenseModel
 from tilework.models.efficientnet_lite import EfficientnetLite0, EfficientnetLite0Config
+from tilework.models.linear_segmenter import LinearSegmenter, LinearSegmenterConfig
 from tilework.models.mlp_mixer import MlpMixer, MlpMixerConfig
 from tilework.models.model import Model, ModelConfig, Network, Output
 from tilework.models.pvt import Pvt, PvtConfig
@@ -11,6 +13,7 @@ from tilework.models.swin import Swin, SwinConfig
 from tilework.models.t2t_vit import T2tVit, T2tVitConfig
 from tilework.models.timm_bridge import TimmConfig, TimmModel
 from tilework.models.token_adapt import TokenAdaptModel, TokenAdaptModelConfig
+from tilework.models.upernet import Upernet, UpernetConfig
 from tilework.models.vit import Vit, VitConfig
 from tilework.models.weights import Adopted, adopt, read_weights
 from tilework.models.zoo import create_model, preset, presets

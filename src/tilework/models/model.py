@@ -23,7 +23,7 @@ from tilework.layers.stems import Stem
 class Output:
     """What a network says of a batch."""
 
-    logits: Tensor  # (B, K)
+    logits: Tensor  # (B, K); of every position, (B, K, h, w), where the head is dense
     tokens: Tensor  # (B, N, D) after the last block; visible ones only where `visible` was given
     stem: Tensor  # (B, D, h, w) as the stem gave it; of other width and grid where the blocks change them
     grid: tuple[int, int]  # h, w
@@ -45,6 +45,7 @@ class Model(Network):
     grid: tuple[int, int]  # that it is built for; `Output.grid` is that of the input at hand
     stage_widths: tuple[int, ...] = ()  # D_i of `Output.stages`
     stage_strides: tuple[float, ...] = ()  # pixels, or codes, from position to position; 0.5: two positions for each
+    stages_want_norm: bool = False  # whether dense heads put a norm after each stage
     tracks: bool = True  # whether it can follow the sources of a mixture
     stem_names: tuple[str, ...] = ()  # how the names of the stem's parameters start
     head_names: tuple[str, ...] = ()  # and those of the head

@@ -205,6 +205,7 @@ class Swin(Model):
 
     stem_names = ("patch_embed.",)
     head_names = ("head.",)
+    stages_want_norm = True
 
     def __init__(self, config: SwinConfig, stem: Stem, classes: int) -> None:
         super().__init__()

@@ -41,6 +41,7 @@ def adopt(model: Model, tensors: Mapping[str, Tensor], grid: tuple[int, int] | N
 
     Nothing is changed if the weights are refused. grid: token grid of the checkpoint, if it is not a square.
     """
+    names = {name.removeprefix(model.prefix): name for name in model.state_dict()}
     own = {name.removeprefix(model.prefix): tensor for name, tensor in model.state_dict().items()}
     given = _like(own, model.translate({name.removeprefix(model.prefix): t for name, t in tensors.items()}))
     fresh: set[str] = set()
@@ -68,7 +69,6 @@ def adopt(model: Model, tensors: Mapping[str, Tensor], grid: tuple[int, int] | N
     with torch.no_grad():
         for name, tensor in taken.items():
             own[name].copy_(tensor)
-    names = {name: model.prefix + name for name in own}
     return Adopted(
         kept=tuple(names[name] for name in own if name in taken and name not in resized),
         resized=tuple(names[name] for name in own if name in resized),

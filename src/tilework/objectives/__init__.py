@@ -10,6 +10,7 @@ from tilework.objectives.moco import Moco, MocoConfig
 from tilework.objectives.objective import Combined, Objective, ObjectiveConfig, soft_cross_entropy
 from tilework.objectives.reconstruct import Reconstruct, ReconstructConfig
 from tilework.objectives.relabel import Relabel, RelabelConfig
+from tilework.objectives.segment import Segment, SegmentConfig
 from tilework.objectives.task import Task
 from tilework.objectives.tl_align import TlAlign, TlAlignConfig, TlAlignTokenLabel, TlAlignTokenLabelConfig
 from tilework.objectives.token_label import TokenLabel, TokenLabelConfig

@@ -10,6 +10,7 @@ class Task:
     """A part of every objective's settings that no setting changes."""
 
     labels: bool = True  # of images are learnt: the model is a classifier
+    classes: bool = False  # are told apart otherwise: for every pixel, or for boxes
     columns: tuple[str, ...] = ()  # that training batches must carry
     validation_columns: tuple[str, ...] = ()  # that validation batches must carry
     metric: str = "top1"  # the headline among the figures of validation
@@ -17,4 +18,4 @@ class Task:
 
     def outputs(self, classes: int) -> int:
         """Outputs of the model's head for data of so many classes; 0: no head."""
-        return classes if self.labels else 0
+        return classes if self.labels or self.classes else 0

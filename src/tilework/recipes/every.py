@@ -8,5 +8,16 @@ from tilework.recipes.recipe import Recipe, catalogue, find, recipes, run_of, sm
 
 __all__ = ["Recipe", "catalogue", "find", "recipes", "run_of", "small_forms"]
 
-for _file in ("seit", "seitpp", "dct", "lv_vit", "tl_align", "good_tokenizers", "demo", "tokenizers", "sequences"):
+for _file in (
+    "seit",
+    "seitpp",
+    "dct",
+    "lv_vit",
+    "tl_align",
+    "good_tokenizers",
+    "demo",
+    "segment",
+    "tokenizers",
+    "sequences",
+):
     import_module(f"tilework.recipes.{_file}")

@@ -16,7 +16,13 @@ from tilework.runs.run import Chain, Link, Run
 from tilework.tokenizers import DecodeEncode
 
 Input = Literal["tokens", "pixels"]
-NETWORKS = {"vit": "small ViT", "swin": "small Swin", "resnet": "small ResNet", "token_adapt": "small"}
+NETWORKS = {
+    "vit": "small ViT",
+    "swin": "small Swin",
+    "resnet": "small ResNet",
+    "token_adapt": "small",
+    "upernet": "small UPerNet",
+}
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,8 @@ class Recipe:
             "start": self.start,
             "tokenizer": any(isinstance(part, AdaptConfig | DecodeEncode) for part in parts),
             "adapter": any(isinstance(part, TokenAdapt | TokenGeometry) for part in parts),
-            "label maps": any(run.objective.task.columns for run in self.runs),
+            "label maps": any("label_map" in run.objective.task.columns for run in self.runs),
+            "masks": any("mask" in run.objective.task.columns for run in self.runs),
         }
         return tuple(name for name, needed in known.items() if needed)
 
@@ -139,7 +146,7 @@ def add_small(
     full: Recipe,
     name: str = "",
     *settings: str,
-    run: Chain | None = None,
+    run: Run | Chain | None = None,
     without: tuple[type[Augment], ...] = (),
     mixed: float = 1.0,
     standardise: bool = True,
@@ -148,7 +155,7 @@ def add_small(
     note: str = "",
     also: tuple[str, ...] = (),
 ) -> Recipe:
-    """File the small form of a recipe, made as `small()` says or, of a chain, given; listed where it has a name."""
+    """File the small form of a recipe, made as `small()` says or given; listed where it has a name."""
     form = run or small(run_in(full), *settings, without=without, mixed=mixed, standardise=standardise)
     last = form.links[-1].run if isinstance(form, Chain) else form
     network = NETWORKS[ModelConfig.choices.name_of(type(last.model))]

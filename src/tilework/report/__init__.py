@@ -14,6 +14,7 @@ from tilework.report.figures import (
     storage_accuracy,
     trade,
 )
+from tilework.report.mask_figures import masks_figure
 from tilework.report.page import Page
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "curves",
     "heat_pictures",
     "label_maps",
+    "masks_figure",
     "predictions",
     "ratio_panels",
     "rows_of_pictures",

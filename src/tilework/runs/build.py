@@ -17,8 +17,10 @@ from tilework.core.errors import ConfigError, InputError
 from tilework.core.location import Location, Url, is_store
 from tilework.data import Chosen, ImageFolder, ImageSource, RandomCrops, Source, TokenSource, WholeImages
 from tilework.data.columns import ColumnValues, column_kinds
-from tilework.data.images import Level
+from tilework.data.images import Frame, Level
+from tilework.data.masked import PairSource, has_masks
 from tilework.data.overlap import shared_images
+from tilework.data.pairs import PairFolder, open_pairs
 from tilework.data.source import shape_of
 from tilework.models import Network
 from tilework.objectives import Combined, Objective, ObjectiveConfig
@@ -42,12 +44,14 @@ def open_source(
     quiet: bool = False,
     samples: int = 0,
     crop: WholeCrop | None = None,
-    draw: Draw | None = None,
     level: Level = "leaf",
+    draw: Draw | None = None,
+    frame: Frame = "cover",
 ) -> TokenSource | ImageSource:
-    """A token store or a folder of images, whichever is there. samples: of the images, drawn at random; 0: all.
+    """A token store, images with masks, or a folder of images, whichever is there.
 
-    crop: what training will cut from the whole images; None: the middle squares are enough.
+    samples: of the images, drawn at random; 0: all. crop: what training will cut from the whole images; None: images
+    at their size are enough. frame: how they fill it.
     """
     check_there(path)
     if isinstance(path, Url) or is_store(path):
@@ -60,14 +64,20 @@ def open_source(
         bar[0].update(done)
 
     try:
-        folder = ImageFolder.open(path, classes, level)
+        pairs = open_pairs(path, classes)
+        folder = ImageFolder.open(path, classes, level) if pairs is None else pairs
         for note in folder.notes:
             notice(note, quiet)
         numbers = (draw or Draw()).numbers(folder.labels, len(folder.classes), samples)
         chosen = folder.take(numbers) if samples else folder
         if crop is not None:
+            if frame != "cover" or pairs is not None:
+                what = "'whole_crop' cuts from the middle of images that have class labels"
+                raise ConfigError(what, "use 'scale_crop' for masks, or set frame=cover")
             return WholeImages.scan(chosen, size, crop.size, max_broken, progress)
-        return ImageSource.read(chosen, size, max_broken, progress)
+        if isinstance(chosen, PairFolder):
+            return PairSource.scan(chosen, size, frame, max_broken, progress)
+        return ImageSource.read(chosen, size, max_broken, progress, frame)
     finally:
         for one in bar:
             one.close()
@@ -138,7 +148,12 @@ def held_source(run: Run, data: Location, classes: tuple[str, ...]) -> Source | 
 
 def validation_source(run: Run, data: Location, classes: tuple[str, ...], quiet: bool) -> Source:
     """The samples that a run is evaluated on, with the columns that evaluation needs; a store keeps its own."""
-    source: Source = open_source(data, run.size, run.max_broken, classes, quiet, level=run.classes)
+    source = open_source(data, run.size, run.max_broken, classes, quiet, level=run.classes, frame=run.frame)
+    return with_columns(run, source, data)
+
+
+def with_columns(run: Run, source: Source, data: Location) -> Source:
+    """Data with the columns that evaluation needs."""
     for name in run.objective.task.validation_columns:
         source = column_kinds[name].find(data, "").attach(source, str(data))
     return source
@@ -197,6 +212,9 @@ def check_data(
     """Refuse data that do not fit a run or each other; returns what the data are like and a fresh network."""
     count, shape, preprocess = len(source), shape_of(source), run.objective.preprocess()
     run.objective.check(source.classes, run.fit.total_steps(count))
+    if run.objective.task.labels and has_masks(source):
+        what = f"the recipe learns labels of images, {data} has masks"
+        raise ConfigError(what, "use a segmentation recipe such as seg_cpu")
     fits = _check_kind(run, shape, data)
     if fits and source.stage != "pixels" and run.codes not in (None, source.grid):
         made, found = (f"{grid[0]}x{grid[1]}" for grid in (run.codes, source.grid))

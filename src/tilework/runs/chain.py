@@ -11,6 +11,7 @@ from tilework.core.errors import ConfigError
 from tilework.core.files import write_json
 from tilework.core.location import Location, Url, is_store
 from tilework.data import ImageFolder, ImageSource, Source, TokenSource
+from tilework.data.pairs import open_pairs
 from tilework.models import Model
 from tilework.runs.build import check_data, check_there, chosen, find_columns
 from tilework.runs.directory import RESULTS, claim_chain
@@ -78,5 +79,5 @@ def _glance(path: Location, size: tuple[int, int], classes: tuple[str, ...] | No
     check_there(path)
     if isinstance(path, Url) or is_store(path):
         return TokenSource(Store(path), classes)
-    folder = ImageFolder.open(path, classes)
+    folder = open_pairs(path, classes) or ImageFolder.open(path, classes)
     return ImageSource.blank(folder, size)

@@ -134,7 +134,7 @@ class Exported:
     def logits(self, x: Tensor) -> Tensor:
         """Classify raw input: ids (B, H, W), stacks of them (B, C, H, W), or pixels (B, 3, H, W) in 0..255.
 
-        Returns (B, K).
+        Returns (B, K), or (B, K, h, w) of a network that segments.
         """
         self._check(x)
         return _Whole(self.model, self.steps)(x)
@@ -186,6 +186,8 @@ class _Whole(nn.Module):
 class _FromPixels(nn.Module):
     """The tokenizer before all that: from pixels to logits."""
 
+    number: Tensor  # (K,) of each code of the tokenizer in the codebook
+
     def __init__(self, tokenizer: Tokenizer, codebook: Codebook, whole: _Whole) -> None:
         super().__init__()
         self.tokenizer, self.whole = tokenizer, whole
@@ -226,7 +228,7 @@ def export_run(
     encoder = _encoder(trained, tokenizer)
     if pixels and trained.codebook is not None and encoder is None:
         raise InputError(f"{path} does not hold its tokenizer", "add --tokenizer DIRECTORY")
-    model, run, spec, codebook = trained.classifier, trained.run, trained.spec, trained.codebook
+    model, run, spec, codebook = trained.predictor, trained.run, trained.spec, trained.codebook
     whole = _Whole(model, trained.steps(CPU)).eval()
     x = _samples(trained, data)
     with torch.inference_mode():
@@ -456,4 +458,4 @@ def _write_graph(file: Path, whole: nn.Module, x: Tensor, logits: Tensor, about:
     shape = ", ".join(map(str, x.shape[1:]))
     numbers = ", numbered as in the store: folder in 'used' of codebook.safetensors" if kind == "ids" else ""
     kept = f"{kind} (B, {shape}) {str(x.dtype)[6:]}{numbers}"
-    return Graph(kept, f"logits (B, {logits.shape[1]}) float32", difference)
+    return Graph(kept, f"logits (B, {', '.join(map(str, logits.shape[1:]))}) float32", difference)

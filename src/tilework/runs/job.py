@@ -18,7 +18,8 @@ from tilework.core.distributed import World, join_world
 from tilework.core.files import locked, write, write_json
 from tilework.core.location import Location, Url, location
 from tilework.core.rng import Draws
-from tilework.data import ImageSource, Source
+from tilework.data import Source
+from tilework.data.masked import broken_files, images_without_class
 from tilework.evaluation import validate
 from tilework.objectives import Objective
 from tilework.report import rows_of_pictures
@@ -69,6 +70,7 @@ def prepare(
         crop=crop,
         draw=run.draw,
         level=run.classes,
+        frame=run.frame,
     )
     validation = None if val is None else validation_source(run, val, whole.classes, quiet_here)
     source = training_source(run, whole, columns, str(data))
@@ -81,10 +83,14 @@ def prepare(
     steps, evaluation = (build_all(part, codebook, world.device) for part in (rest, run.evaluation))
     if leads:
         directory.write(run, _with_tokenizer(spec, source, out), codebook, {"train": data, "val": val}, start)
-        broken = [asdict(b) for s in (whole, validation) if isinstance(s, ImageSource) for b in s.broken]
+        broken = [asdict(b) for s in (whole, validation) if s is not None for b in broken_files(s)]
         if broken:
             write_json(out / QUARANTINE, broken)
             notice(f"{counted(len(broken), 'image')} cannot be read: see {out / QUARANTINE}", quiet)
+        for name, one in (("training", whole), ("validation", validation)):
+            void = images_without_class(one)
+            if void:
+                notice(f"{counted(void, 'mask')} of {name} have no class at all", quiet)
     held = held_source(run, data, whole.classes)
     looks = {"": validation, HELD: held, TRAINING: source if run.fit.evaluate_training else None}
     evaluate = None

@@ -14,7 +14,7 @@ from tilework.core.artefact import artefact, declared, give
 from tilework.core.bounds import check_shares
 from tilework.core.errors import ConfigError
 from tilework.data.columns import column_kinds
-from tilework.data.images import Level
+from tilework.data.images import Frame, Level
 from tilework.data.part import balanced_part, held_part, part_of
 from tilework.models import ModelConfig
 from tilework.objectives import ObjectiveConfig
@@ -63,6 +63,7 @@ class Run:
     evaluation: tuple[Augment, ...]
     extra: tuple[Extra, ...] = ()
     size: tuple[int, int] = (96, 96)  # of images, in pixels
+    frame: Frame = "cover"  # how images fill it: the middle, all of them squashed, or letterboxed
     codes: tuple[int, int] | None = None  # grid of the token stores it is made for; None: any that the crops fit
     classes: Level = "leaf"  # of nested class folders: those that hold images (leaf), or the first level (top)
     samples: int = 0  # of the training data, drawn at random; 0: all
@@ -73,9 +74,11 @@ class Run:
 
     def __post_init__(self) -> None:
         check_shares(self, "max_broken")
-        if min(self.size) < 1 or self.samples < 0:
-            raise ValueError(f"size is {self.size} and samples is {self.samples}: sides must be at least 1, samples 0")
-        if self.draw.held < 0 or (self.draw.held and not self.samples):
+        if min(self.size) < 1:
+            raise ValueError(f"size is {self.size}: sides must be at least 1")
+        if self.samples < 0 or self.draw.held < 0:
+            raise ValueError(f"samples={self.samples} and draw.held={self.draw.held} must not be negative")
+        if self.draw.held and not self.samples:
             raise ValueError(f"draw.held={self.draw.held} needs samples, which leaves some to hold back")
 
     @property

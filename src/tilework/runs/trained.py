@@ -16,11 +16,13 @@ from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
 from tilework.core.location import Location, Url, is_store
 from tilework.data import Broken, ImageFolder, ImageSource, Part, Source, TokenSource
+from tilework.data.masked import PairSource
+from tilework.data.pairs import PairFolder, open_pairs
 from tilework.data.part import part_of
 from tilework.data.renumbered import Renumbered
 from tilework.data.source import shape_of
 from tilework.models import Model, Network
-from tilework.runs.build import build_model, check_there, open_source
+from tilework.runs.build import build_model, check_there, open_source, with_columns
 from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.run import Run
 from tilework.tokenizers import Tokenizer, load_tokenizer
@@ -91,6 +93,13 @@ class Trained:
         return self.network
 
     @property
+    def predictor(self) -> Model:
+        """The network, refused if it tells no classes apart: of images or of their pixels."""
+        if isinstance(self.network, Model) and self.run.objective.task.classes:
+            return self.network
+        return self.classifier
+
+    @property
     def figures(self) -> dict[str, float]:
         """What validation gave when it was trained."""
         return self.directory.figures() if self.measured is None else dict(self.measured)
@@ -111,14 +120,16 @@ class Trained:
         tokenizer: Path | None = None,
         samples: int = 0,
         classes: tuple[str, ...] | Literal["same", "any"] = "same",
+        columns: bool = False,
     ) -> OnData:
         """Data for the run; refuses another kind, codebook, grid, and other classes than the run's or those given.
 
         tokenizer: turns a folder of images into codes. samples: drawn at random; 0: all. A store of a part of the
-        run's codes is fine.
+        run's codes is fine. columns: with those that evaluation needs.
         """
         names = self.spec.classes if classes == "same" else None if classes == "any" else classes
         source = self._open(data, device, tokenizer, samples, names)
+        source = with_columns(self.run, source, data) if columns else source
         return OnData(self._numbered(source, data), self.steps(device))
 
     def _open(
@@ -134,11 +145,12 @@ class Trained:
         if not codes and stored:
             raise InputError(f"{self.path} was trained on images, {data} is a token store", "give a folder of images")
         if codes and not stored:
-            encoder, card = self._tokenizer(tokenizer, str(data))
-            folder = ImageFolder.open(data, classes, run.classes)
+            assert isinstance(data, Path)  # what is behind a URL is a store
+            encoder, card = self.find_tokenizer(tokenizer, str(data))
+            folder = open_pairs(data, classes) or ImageFolder.open(data, classes, run.classes)
             images = folder.take(part_of(len(folder), samples)) if samples else folder
             return self._encoded(images, encoder, card, device, run.max_broken)
-        source = open_source(data, run.size, run.max_broken, classes, quiet=True, samples=samples, level=run.classes)
+        source = open_source(data, run.size, run.max_broken, classes, True, samples, level=run.classes, frame=run.frame)
         return Part(source, samples) if samples and isinstance(source, TokenSource) else source
 
     def photographs(
@@ -146,14 +158,14 @@ class Trained:
     ) -> tuple[OnData, tuple[Broken, ...]]:
         """Images without labels for the run, and those that cannot be read."""
         if self.spec.stage == "pixels":
-            images = ImageSource.read(folder, self.run.size, 1.0)
+            images = ImageSource.read(folder, self.run.size, 1.0, frame=self.run.frame)
             return OnData(self._numbered(images, folder.root), self.steps(device)), images.broken
-        encoder, card = self._tokenizer(tokenizer, str(folder.root))
+        encoder, card = self.find_tokenizer(tokenizer, str(folder.root))
         codes = self._encoded(folder, encoder, card, device, 1.0)
         return OnData(self._numbered(codes, folder.root), self.steps(device)), codes.images.broken
 
-    def _tokenizer(self, given: Path | None, data: str) -> tuple[Tokenizer, Card]:
-        """The one given, or the run's own."""
+    def find_tokenizer(self, given: Path | None, data: str) -> tuple[Tokenizer, Card]:
+        """The one given, or the run's own. data: what it is for, in messages."""
         if (path := given or self.tokenizer) is None:
             known = self.spec.tokenizer
             which = f" '{known['name']}' (SHA-256 {known['sha256'][:12]}...)" if known.get("sha256") else ""
@@ -161,11 +173,21 @@ class Trained:
             raise InputError(what, f"add --tokenizer with its tokenizer{which}, or tokenize them")
         return load_tokenizer(path)
 
+    def canvas(self, tokenizer: Tokenizer, card: Card) -> tuple[int, int]:
+        """The size of images whose codes have the grid that the run was trained on."""
+        if tokenizer.length is not None or self.spec.stored is None:
+            return card.size
+        return self.spec.stored[0] * tokenizer.patch, self.spec.stored[1] * tokenizer.patch
+
     def _encoded(
         self, folder: ImageFolder, tokenizer: Tokenizer, card: Card, device: torch.device, max_broken: float
     ) -> ImagesAsCodes:
         assert self.codebook is not None
-        images = ImageSource.read(folder, card.size, max_broken, frame=self.spec.frame)
+        size, frame = self.canvas(tokenizer, card), self.spec.frame
+        if isinstance(folder, PairFolder):
+            images: ImageSource = PairSource.scan(folder, size, frame, max_broken)
+        else:
+            images = ImageSource.read(folder, size, max_broken, frame=frame)
         return ImagesAsCodes(images, tokenizer, self.codebook, device)
 
     def _numbered(self, source: Source, data: Location) -> Source:

@@ -181,6 +181,11 @@ class Store:
             parts[kind or "codebook"] += file.bytes
         return parts
 
+    def column_bytes(self, name: str) -> int:
+        """Bytes of a column's files."""
+        files = self.manifest.files.items()
+        return sum(f.bytes for file, f in files if file.startswith((f"columns/{name}/", f"columns/{name}.")))
+
     def histogram(self) -> np.ndarray:
         """How often each code occurs, (K,) int64."""
         counts = np.zeros(self.vocabulary, np.int64)

@@ -115,7 +115,8 @@ class Dct(Tokenizer):
     def features(self, pixels: Tensor) -> Tensor:
         """pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, G)."""
         batch, _, height, width = pixels.shape
-        ycc = torch.einsum("ij,bjhw->bihw", _matrix(TO_YCC, pixels), pixels * 255).round()  # as JPEG does
+        ycc = torch.einsum("ij,bjhw->bihw", _matrix(TO_YCC, pixels), pixels * 255)
+        ycc = ycc + (ycc.round() - ycc).detach()  # rounded as JPEG does, with the gradient of what is not
         ycc = ycc - torch.tensor([128.0, 0.0, 0.0], device=pixels.device)[:, None, None]
         blocks = ycc.view(batch, 3, height // SIDE, SIDE, width // SIDE, SIDE).permute(0, 2, 4, 1, 3, 5)
         found = self.basis @ blocks @ self.basis.T  # (B, h, w, 3, 8, 8)

@@ -55,6 +55,10 @@ class FsqQuantiser(Quantiser):
         """The nearest of some codes to the bounded channels, as a position in their list. codes: (n,)."""
         return super().nearest_of(self.bound(features) / self.width, codes)
 
+    def continuous(self, features: Tensor) -> Tensor:
+        """Bounded channels, before they are rounded."""
+        return self.bound(features) / self.width
+
     def forward(self, features: Tensor) -> Quantised:
         """features: (..., C). Nothing but the reconstruction trains it, so both losses are zero."""
         bounded = self.bound(features)

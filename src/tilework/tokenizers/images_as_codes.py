@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tilework.core.batch import Batch, Stage
 from tilework.core.codebook import Codebook
@@ -27,10 +28,13 @@ class ImagesAsCodes:
     codebook: Codebook
     device: torch.device
     together: int = 1
-    _number: np.ndarray = field(init=False, repr=False)  # (K of the tokenizer,) number of each in the codebook
+    number: Tensor = field(init=False, repr=False)  # (K of the tokenizer,) number of each in the codebook
+    kept: Tensor = field(init=False, repr=False)  # (K of the tokenizer,) whether the codebook has it
 
     def __post_init__(self) -> None:
-        self._number = code_numbers(self.tokenizer, self.codebook)
+        self.number = torch.from_numpy(code_numbers(self.tokenizer, self.codebook)).to(self.device)
+        self.kept = torch.zeros(len(self.number), dtype=torch.bool, device=self.device)
+        self.kept[torch.from_numpy(self.codebook.used).long().to(self.device)] = True
         self.tokenizer.to(self.device).eval()
         self._grid = self.tokenizer.grid(self.images.grid)
 
@@ -61,9 +65,13 @@ class ImagesAsCodes:
     def batch(self, index: np.ndarray) -> Batch:
         """x: (B, h, w) int32, or (B, C, h, w) where a position has several codes."""
         batch = self.images.batch(index)
-        ids = self.tokenizer.encode(batch.x.to(self.device) / 255).cpu().numpy()
-        x = torch.from_numpy(self._number[ids].reshape(-1, *self.grid, *self._grid[2:]))
-        return batch.changed(x=x.permute(0, 3, 1, 2) if self.stage == "stacks" else x)
+        ids = self.tokenizer.encode(batch.x.to(self.device) / 255)
+        return batch.changed(x=self.sample(ids).cpu())
+
+    def sample(self, ids: Tensor) -> Tensor:
+        """The tokenizer's codes as a store would give them: (B, h, w) int32, or (B, C, h, w)."""
+        x = self.number[ids].view(-1, *self.grid, *self._grid[2:])
+        return x.permute(0, 3, 1, 2) if self.stage == "stacks" else x
 
 
 def code_numbers(tokenizer: Tokenizer, codebook: Codebook) -> np.ndarray:

@@ -72,6 +72,10 @@ class PyramidQuantiser(NearestQuantiser):
         """Codes of a pyramid have no positions of their own."""
         raise ConfigError("codes of several scales cannot be chosen one by one", "use a tokenizer with a grid of codes")
 
+    def continuous(self, features: Tensor) -> Tensor:
+        """Several codes stand for a vector together, none for a part of it."""
+        raise ConfigError("these codes are sums: gradients of one are not defined", "attack with square or random")
+
     def forward(self, features: Tensor) -> Quantised:
         """features: (B, h, w, C); the losses count every partial sum, as published. ids: (B, T)."""
         ids = self.nearest(features.detach())

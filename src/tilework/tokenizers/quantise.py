@@ -50,6 +50,23 @@ class Quantiser(nn.Module):
         code = self.codebook[codes]  # features of codes by cosine need no unit length: the codes have it
         return best(features, lambda x: x @ code.T - code.square().sum(1) / 2, len(code))
 
+    def continuous(self, features: Tensor) -> Tensor:
+        """What codes stand in for, in the space of their vectors, (..., C): gradients pass through it."""
+        return features
+
+    def scores(self, features: Tensor, codes: Tensor) -> Tensor:
+        """How well some codes fit, up to a term that they share: minus the squared distance. Returns (..., n)."""
+        code = self.codebook[codes]
+        return 2 * self.continuous(features) @ code.T - code.square().sum(1)
+
+    def spacing(self, codes: Tensor) -> float:
+        """How far scores of neighbours lie apart: mean squared distance from a code to the nearest other one."""
+        code = self.codebook[codes].detach()
+        near = [
+            torch.cdist(part, code).topk(min(2, len(code)), largest=False).values[:, -1] for part in code.split(1024)
+        ]
+        return float(torch.cat(near).square().mean().clamp(min=1e-12))
+
     def forward(self, features: Tensor) -> Quantised:
         """features: (..., C)."""
         raise NotImplementedError
@@ -98,6 +115,14 @@ class NearestQuantiser(Quantiser):
         """The nearest of some codes, as a position in their list. codes: (n,); returns (...) int64."""
         return self._best(features, self.codebook[codes])  # the length of features does not change the best cosine
 
+    def continuous(self, features: Tensor) -> Tensor:
+        """Of unit length where codes are."""
+        return F.normalize(features, dim=-1) if self.cosine else features
+
+    def scores(self, features: Tensor, codes: Tensor) -> Tensor:
+        """By product: twice the product, which is the distance where codes are equally long."""
+        return 2 * features @ self.codebook[codes].T if self.match == "product" else super().scores(features, codes)
+
     def _best(self, features: Tensor, codebook: Tensor) -> Tensor:
         half = codebook.square().sum(1) / 2 if self.match == "distance" else None
         return best(features, lambda x: x @ codebook.T if half is None else x @ codebook.T - half, len(codebook))
@@ -139,6 +164,18 @@ class GumbelQuantiser(Quantiser):
     def nearest_of(self, features: Tensor, codes: Tensor) -> Tensor:
         """The likeliest of some codes, as a position in their list. codes: (n,); returns (...) int64."""
         return best(features, lambda x: self._logits(x)[..., codes], len(self.table))
+
+    def continuous(self, features: Tensor) -> Tensor:
+        """The mean of the codes by their likelihood. features: (..., L); returns (..., C)."""
+        return self._logits(features).softmax(-1) @ self.codebook
+
+    def scores(self, features: Tensor, codes: Tensor) -> Tensor:
+        """The logits of some codes."""
+        return self._logits(features)[..., codes]
+
+    def spacing(self, codes: Tensor) -> float:
+        """Logits have a temperature of their own: it is a sixteenth of this."""
+        return 16.0
 
     def nearest(self, features: Tensor) -> Tensor:
         """The likeliest code. features: (..., L); returns (...) int64."""

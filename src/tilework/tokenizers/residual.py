@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tilework.core.errors import ConfigError
 from tilework.tokenizers.quantise import Quantised, Quantiser, best
 
 
@@ -39,6 +40,10 @@ class ResidualQuantiser(Quantiser):
     def sum(self, vectors: Tensor) -> Tensor:
         """What codes stand for together. (..., D, C) to (..., C)."""
         return vectors.sum(-2)
+
+    def continuous(self, features: Tensor) -> Tensor:
+        """Several codes stand for a vector together, none for a part of it."""
+        raise ConfigError("these codes are sums: gradients of one are not defined", "attack with square or random")
 
     def forward(self, features: Tensor) -> Quantised:
         """features: (..., C); the losses count every partial sum, as published. ids: (..., D)."""

@@ -22,14 +22,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import write_json
 from tilework.data.images import Broken, Frame, attempt, decode_image
 from tilework.data.open_images import Images
+from tilework.data.pairs import PairFolder, image_sides
 from tilework.data.views import decode_views, sample_crops
 from tilework.store import Plan, Spool, seal, spool_of
 from tilework.store.columns import Values
+from tilework.store.masks import encode_mask
 from tilework.tokenizers.find import place_from
 from tilework.tokenizers.tokenizer import Card, Tokenizer
 
@@ -52,12 +55,19 @@ class Tokenizing:
     batch: int = 64  # images encoded in one call
     part: int = PART  # images spooled together
     frame: Frame = "cover"  # squash: the whole image, its aspect not kept, as SeiT
+    tiles: tuple[int, int] | None = None  # pixels of the parts that are encoded by themselves; None: the whole image
+    mask_step: int = 0  # masks are kept in column `mask`, every so many pixels; 0: none are
 
     def plan(self, images: Images) -> Plan:
         """What all parts of the store have in common."""
         tokenizer, size = self.tokenizer, self.card.size
+        if self.mask_step and not isinstance(images, PairFolder):
+            raise InputError("these images have no masks", "give a folder of images and masks, or leave --masks out")
+        if isinstance(images, PairFolder) and not self.mask_step:
+            raise InputError(f"{images.root} holds masks and no classes of images", "add --masks to keep them")
         crops = [self.views, *self.area, self.seed, "redrawn"] if self.views > 1 else []
         listed = [images.keys, images.labels.tolist(), crops, self.batch, self.part]
+        listed += [self.tiles, self.mask_step] if self.tiles or self.mask_step else []
         preprocessing = self.card.preprocessing if self.frame == "cover" else self.card.squashing
         order = {"sequence": tokenizer.sequence} if tokenizer.sequence else {}
         if self.views > 1:
@@ -65,9 +75,11 @@ class Tokenizing:
                 f"upright RGB, {self.views} random crops of {self.area[0]:g} to {self.area[1]:g} of the area (seed "
                 f"{self.seed}), resized (bicubic) to {size[0]}x{size[1]} px, in [0, 1]"
             )
+        if self.tiles:
+            preprocessing += f", encoded in tiles of {self.tiles[0]}x{self.tiles[1]} px"
         return Plan(
             vocabulary=len(tokenizer.codebook),
-            grid=tokenizer.grid(size),
+            grid=self.grid(size),
             classes=images.classes,
             views=self.views,
             tokenizer={"name": self.card.name, "sha256": self.card.sha256, **order},
@@ -76,6 +88,28 @@ class Tokenizing:
             parts=-(-len(images) // self.part),
             source=hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
         )
+
+    def grid(self, size: tuple[int, int]) -> tuple[int, ...]:
+        """Codes of an image; of tiles, those of each side by side."""
+        if self.tiles is None:
+            return self.tokenizer.grid(size)
+        self.tokenizer.check_grid()
+        down, across = (side // tile for side, tile in zip(size, self.tiles, strict=True))
+        if (down * self.tiles[0], across * self.tiles[1]) != size:
+            (height, width), (h, w) = size, self.tiles
+            raise InputError(f"images of {height}x{width} px do not divide into tiles of {h}x{w}", "change --size")
+        rows, columns, *stack = self.tokenizer.grid(self.tiles)
+        return (down * rows, across * columns, *stack)
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Codes of images in [0, 1], (B, h, w). pixels: (B, 3, H, W)."""
+        if self.tiles is None:
+            return self.tokenizer.encode(pixels)
+        h, w = self.tiles
+        down, across = pixels.shape[2] // h, pixels.shape[3] // w
+        parts = pixels.unflatten(3, (across, w)).unflatten(2, (down, h)).permute(0, 2, 4, 1, 3, 5)  # (B, d, a, 3, h, w)
+        codes = self.tokenizer.encode(parts.flatten(0, 2)).unflatten(0, (-1, down, across))  # (B, d, a, rows, columns)
+        return codes.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
 def tokenize(
@@ -153,7 +187,7 @@ def spool_parts(
     seen = 0
     job.tokenizer.to(job.device).eval()
     with _workers(job.device) as pool:
-        part = _Batch([], [], [], [])
+        part = _Batch.empty()
         for number, batch in _encoded(images, job, numbers, pool):
             for whole, piece in zip(vars(part).values(), vars(batch).values(), strict=True):
                 whole += piece
@@ -163,7 +197,7 @@ def spool_parts(
                 broken += part.broken
                 _check_broken(broken, len(images), max_broken)
                 _put(images, job, spool, number, part)
-                part = _Batch([], [], [], [])
+                part = _Batch.empty()
 
 
 def _put(images: Images, job: Tokenizing, spool: Spool, number: int, part: _Batch) -> None:
@@ -174,6 +208,8 @@ def _put(images: Images, job: Tokenizing, spool: Spool, number: int, part: _Batc
     columns: dict[str, Values] = {"label": images.labels[part.kept], "key": [images.key(i) for i in part.kept]}
     if job.views > 1:
         columns["box"] = np.array(part.boxes, np.float32).reshape(-1, job.views, 4)
+    if job.mask_step:
+        columns["mask"] = part.masks
     spool.put(number, np.array(part.values, np.int32).reshape(-1, *shape), columns)
 
 
@@ -233,6 +269,12 @@ class _Batch:
     kept: list[int]
     boxes: list[np.ndarray]  # (V, 4) where there are several views
     broken: list[Broken]
+    masks: list[bytes]  # where they are kept
+
+    @staticmethod
+    def empty() -> _Batch:
+        """Of no images."""
+        return _Batch([], [], [], [], [])
 
     @property
     def images(self) -> int:
@@ -268,21 +310,36 @@ def _prepare(images: Images, job: Tokenizing, index: np.ndarray, encode: bool) -
 
 def _decode(images: Images, job: Tokenizing, index: np.ndarray) -> _Batch:
     """Pixels of images, several views of each where asked for; what cannot be read is set aside."""
-    size, batch = job.card.size, _Batch([], [], [], [])
+    size, batch = job.card.size, _Batch.empty()
     draws = sample_crops(job.seed, index, job.views)  # (B, V, 4 T)
     for i, file, drawn in zip(index.tolist(), images.files(index.tolist()), draws, strict=True):
         decode: Callable[[], Any] = partial(decode_image, file, size, job.frame)
         if job.views > 1:
             decode = partial(decode_views, file, size, drawn, job.area)
         image: Any = attempt(file, decode)
-        if isinstance(image, str):
-            batch.broken.append(Broken(images.key(i), image))
+        mask = _read_mask(images, job, i) if job.mask_step and not isinstance(image, str) else b""
+        if isinstance(image, str) or isinstance(mask, str):
+            batch.broken.append(Broken(images.key(i), image if isinstance(image, str) else str(mask)))
             continue
+        if job.mask_step:
+            batch.masks.append(mask)
         batch.kept.append(i)
         if isinstance(image, tuple):
             batch.boxes.append(image[1])
         batch.values.append(image[0] if isinstance(image, tuple) else image)
     return batch
+
+
+def _read_mask(images: Images, job: Tokenizing, index: int) -> bytes | str:
+    """The record of an image's mask, or why there is none."""
+    assert isinstance(images, PairFolder)
+    path, step = images.paths[index], job.mask_step
+
+    def read() -> bytes:
+        mask = images.read_mask(index, image_sides(path))
+        return encode_mask(np.ascontiguousarray(mask[step // 2 :: step, step // 2 :: step]))
+
+    return attempt(path, read)
 
 
 @torch.inference_mode()
@@ -291,7 +348,7 @@ def _encode(job: Tokenizing, batch: _Batch) -> _Batch:
     if not batch.kept:
         return batch
     pixels = torch.from_numpy(np.stack(batch.values)).to(job.device)  # (B, 3, H, W) or (B, V, 3, H, W)
-    ids = torch.cat([job.tokenizer.encode(part / 255) for part in pixels.flatten(0, -4).split(job.batch)])
+    ids = torch.cat([job.encode(part / 255) for part in pixels.flatten(0, -4).split(job.batch)])
     codes = ids.cpu().numpy().reshape(*pixels.shape[:-3], *ids.shape[1:])  # (B, h, w) or (B, V, h, w)
     return replace(batch, values=list(codes))
 
@@ -323,3 +380,11 @@ def parse_share(text: str) -> tuple[int, int]:
     if not (first.isdigit() and second.isdigit()) or int(first) >= int(second):
         raise InputError(f"a share of '{text}'", "give i/n with i from 0 to n - 1, for example 0/8")
     return int(first), int(second)
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """'176x240' as (176, 240): height and width."""
+    height, _, width = text.partition("x")
+    if not (height.isdigit() and width.isdigit()) or min(int(height), int(width)) < 1:
+        raise InputError(f"a size of '{text}'", "give HEIGHTxWIDTH in pixels, for example 176x240")
+    return int(height), int(width)

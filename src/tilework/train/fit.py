@@ -34,9 +34,9 @@ from tilework.train.log import Bar, RunLog, notice, read_log
 from tilework.train.optim import build_optimiser
 from tilework.train.settings import FitConfig
 
-HELD, TRAINING = "held_", "train_"  # prefixes of figures of training samples: held back, trained on
 FIRST = 20  # losses at the start, whose mean later ones are compared with
 EXPLODED = 3.0  # times that mean
+HELD, TRAINING = "held_", "train_"  # prefixes of figures of training samples: held back, trained on
 
 
 @dataclass
@@ -107,6 +107,8 @@ class Fit:
         self.job, self.config, self.world = job, config, world
         if world.device.type == "cpu":
             keep_freed_memory()
+        if world.size > 1 and world.device.type == "cuda":  # CPU processes keep statistics of their own
+            nn.SyncBatchNorm.convert_sync_batchnorm(job.objective)
         self.objective = job.objective.to(world.device)
         self.optimiser = build_optimiser(self.objective, config.optim)
         self.ema = (

@@ -1,0 +1,131 @@
+"""`tilework robustness`."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from tilework.cli.arguments import Device, DryRun, Json, OptionalPath
+from tilework.cli.output import show
+from tilework.core.errors import ConfigError
+
+Names = Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(optional)")]
+
+
+def robustness(
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN ...")],
+    /,
+    *,
+    data: Path,
+    out: Path,
+    tokenizer: OptionalPath = None,
+    corruptions: Names = (),
+    severities: tuple[int, ...] = (1, 2, 3, 4, 5),
+    proxies: Names = (),
+    shift: Annotated[tuple[str, ...], arg(metavar="NAME=DIR ...", help_behavior_hint="(optional)")] = (),
+    attack: tuple[Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "square", "random", "transfer"], ...] = (),
+    gradient: tuple[Literal["ste", "soft", "unquantised"], ...] = ("ste", "soft", "unquantised"),
+    eps: Annotated[tuple[str, ...], arg(metavar="EPS ...")] = (
+        "0.25/255",
+        "0.5/255",
+        "1/255",
+        "2/255",
+        "4/255",
+        "8/255",
+    ),
+    norm: Literal["linf", "l2"] = "linf",
+    steps: int = 100,
+    queries: int = 5000,
+    restarts: int = 1,
+    targets: int = 9,
+    transfer: OptionalPath = None,
+    codes: Annotated[tuple[int, ...], arg(metavar="N ...", help_behavior_hint="(optional)")] = (),
+    count: int = 500,
+    attack_count: int = 200,
+    seed: int = 0,
+    native: Annotated[bool, arg(help_behavior_hint="")] = False,
+    bytes: Annotated[bool, arg(help_behavior_hint="")] = False,
+    frost: OptionalPath = None,
+    lpips: OptionalPath = None,
+    batch: int = 64,
+    device: Device = "auto",
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Measure robustness of classifiers: corruptions, shifted data sets, attacks.
+
+    All runs see the same bytes; for a model of tokens, images are changed in pixels and tokenized. Gradients of a
+    tokenizer are estimates: the headline is the worst over all attacks, and signs of masked gradients are printed
+    beside it. Repeat the command to resume; runs, corruptions and attacks can be added to the same --out.
+
+    Try:
+      tilework robustness runs/pixel runs/token --data photos/val --tokenizer tokenizer --corruptions noise blur
+        --out robust
+      tilework robustness runs/pixel runs/token --data photos/val --tokenizer tokenizer --attack apgd-ce square random
+        --eps 1/255 4/255 --attack-count 100 --out robust
+
+    Args:
+        runs: Runs of classifiers, one row each.
+        data: Folder of images, one sub-folder per class.
+        out: Directory for cells, results.json, table.md, hits.safetensors and figures.
+        tokenizer: Directory of the tokenizer, for runs on tokens.
+        corruptions: Corruptions of ImageNet-C by name, or: noise, blur, imagenet-c (15), extra (4), all.
+        severities: Of each corruption, 1 to 5.
+        proxies: Restylings: edges, posterise, paint, halftone, negative, grey, recolour, shuffle. Proxies for drawn and
+            painted images; not ImageNet-R or Sketch.
+        shift: Shifted data sets. A file classes.csv (folder,class[;class]) in DIR maps folders that are not classes.
+        attack: Attacks on pixels. apgd-ce, apgd-t, fab-t and square are AutoAttack. Random signs are added to
+            those with gradients.
+        gradient: Estimates for runs on tokens.
+        eps: Radii in the range of pixels, 0 to 1, such as 8/255.
+        norm: Of the radii.
+        steps: Of apgd and fab-t.
+        queries: Of square.
+        restarts: Of apgd.
+        targets: Classes that apgd-t and fab-t aim at, the likeliest first.
+        transfer: Run on pixels whose adversarial images are shown to all runs.
+        codes: Numbers of codes to swap, for runs on tokens.
+        count: Number of images, drawn at random.
+        attack_count: Number of these that are attacked.
+        seed: Of images that are drawn, corruptions and attacks.
+        native: Lengths of corruptions in pixels as published for 224 px; otherwise they are scaled to the images.
+        bytes: Judge attacked images again, rounded to bytes.
+        frost: Folder of frost textures; otherwise those of the package imagecorruptions-imaug, if it is installed.
+        lpips: LPIPS weights of VGG-16 (safetensors), to say how visible swapped codes are.
+        batch: Images at a time.
+    """
+    from tilework.analysis.robustness import Robustness
+    from tilework.analysis.robustness_report import TABLE, markdown
+
+    job = Robustness(
+        runs, data, out, tokenizer, corruptions, severities, proxies, tuple(map(_named, shift)), attack, gradient,
+        tuple(map(_radius, eps)), norm, steps, queries, restarts, targets, transfer, codes, count, attack_count, seed,
+        native, bytes, frost, lpips, batch, device, say=(lambda line: None) if json else partial(print, flush=True),
+    )  # fmt: skip
+    if dry_run:
+        show(job.plan(), json)
+        return
+    results = job.run()
+    if json:
+        show(results, True)
+        return
+    print(markdown(results))
+    print(f"Tables and figures are in {out}, all numbers in {out / 'results.json'}; the table above: {out / TABLE}.")
+
+
+def _radius(text: str) -> float:
+    try:
+        return float(Fraction(text) if "/" not in text else Fraction(text.split("/")[0]) / Fraction(text.split("/")[1]))
+    except (ValueError, ZeroDivisionError) as error:
+        raise ConfigError(f"eps '{text}' is no number", "write 8/255 or 0.03") from error
+
+
+def _named(text: str) -> tuple[str, Path]:
+    name, sign, folder = text.partition("=")
+    if not sign or not name or not folder:
+        raise ConfigError(f"--shift {text} has no name", "write NAME=DIR, such as R=imagenet-r")
+    return name, Path(folder)

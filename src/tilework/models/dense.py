@@ -1,0 +1,101 @@
+"""A backbone with a head for every position: what networks of dense tasks have in common.
+
+B batch | D_i, h_i, w_i width and grid of a stage | K classes | h, w grid of the logits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from tilework.core.batch import Mix
+from tilework.core.errors import ConfigError
+from tilework.models.model import Model, ModelConfig, Output
+from tilework.models.vit import VitConfig
+
+OWN = ("decoder.", "neck.", "stage_norms.")  # how the names of what a classifier does not have start
+CLASSIFIER = ("norm.", "fc_norm.", "head.", "aux_head.")  # and of what is left of one
+
+
+@dataclass(frozen=True)
+class DenseConfig(ModelConfig):
+    """Settings of a backbone with a dense head."""
+
+    backbone: ModelConfig = field(default_factory=VitConfig)
+
+    def build_backbone(self, channels: int, grid: tuple[int, int]) -> Model:
+        """The backbone without a classifier."""
+        model = self.backbone.build(channels, grid, 0)
+        if not isinstance(model, Model) or not model.stage_widths:
+            name = self.choices.name_of(type(self.backbone))
+            raise ConfigError(f"a '{name}' network gives no maps of its stages", "choose another model.backbone")
+        return model
+
+
+class DenseModel(Model):
+    """Reads the stages of a backbone; logits are a map, (B, K, h, w).
+
+    Weights of a classifier start the backbone: its names are those of the backbone after `prefix`, and its head and
+    last norm are left. Subclasses set `decoder` and say what it reads.
+    """
+
+    prefix = "backbone."
+
+    def __init__(self, backbone: Model, classes: int) -> None:
+        super().__init__()
+        self.classes = classes
+        for name in ("norm", "fc_norm"):  # of the classifier: unused parameters stop DistributedDataParallel
+            if isinstance(getattr(backbone, name, None), nn.Module):
+                setattr(backbone, name, nn.Identity())
+        self.backbone = backbone
+        self.takes, self.grid, self.tracks = backbone.takes, backbone.grid, False
+        self.stage_widths, self.stage_strides = backbone.stage_widths, backbone.stage_strides
+        self.stem_names = backbone.stem_names
+        self.head_names = tuple(dict.fromkeys((*OWN, *CLASSIFIER, *backbone.head_names)))
+        self.stage_norms = nn.ModuleList(
+            nn.LayerNorm(width) if backbone.stages_want_norm else nn.Identity() for width in backbone.stage_widths
+        )
+
+    def decode(self, stages: tuple[Tensor, ...]) -> Tensor:
+        """Logits of every position, (B, K, h, w)."""
+        raise NotImplementedError
+
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+        """See `Model.forward`; stages are given as the head reads them."""
+        if visible is not None or track:
+            raise ConfigError(
+                f"a {type(self).__name__} reads whole maps", "leave out masked tokens and label alignment"
+            )
+        out = self.backbone(x, mix=mix, stages=True)
+        maps = tuple(
+            norm(one.movedim(1, -1)).movedim(-1, 1) if isinstance(norm, nn.LayerNorm) else one
+            for norm, one in zip(self.stage_norms, out.stages, strict=True)
+        )
+        logits = self.decode(maps)
+        return Output(logits, out.tokens, out.stem, out.grid, stages=maps if stages else ())
+
+    def token_logits(self, out: Output) -> Tensor:
+        """Of every position of the head's map, (B, N, K)."""
+        return out.logits.flatten(2).transpose(1, 2)
+
+    @property
+    def position_grids(self) -> dict[str, tuple[int, int]]:
+        """The backbone's."""
+        return self.backbone.position_grids
+
+    def translate(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those of the backbone as it reads them; others stay."""
+        own = {name: tensor for name, tensor in tensors.items() if name.startswith(OWN)}
+        return self.backbone.translate({name: t for name, t in tensors.items() if name not in own}) | own
+
+    def layer_of(self, name: str) -> int:
+        """The backbone's; the head and the neck are last."""
+        inner = name.removeprefix(self.prefix)
+        return self.layers - 1 if inner == name else self.backbone.layer_of(inner)
+
+    @property
+    def layers(self) -> int:
+        """The backbone's."""
+        return self.backbone.layers

@@ -1,0 +1,234 @@
+"""Robustness of small runs on pixels and tokens: the command end to end, resumed, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from small_data import write_images
+from tilework.analysis.robustness import Robustness
+from tilework.analysis.robustness_report import mcnemar
+from tilework.augment import CentreCrop, Embed, Normalise
+from tilework.cli.main import main
+from tilework.core.errors import ConfigError, InputError, OutputError
+from tilework.data import ImageFolder
+from tilework.evaluation.from_pixels import FromPixels, calibration_error
+from tilework.layers.stems import PatchStemConfig, TokenStemConfig
+from tilework.models import VitConfig
+from tilework.objectives import ClassifyConfig
+from tilework.runs import Run, Trained, evaluate_run, train
+from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
+from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.train import FitConfig
+
+CPU = torch.device("cpu")
+VIT = VitConfig(width=16, depth=1, heads=2, stem=TokenStemConfig())
+TOKENS = Run(
+    model=VIT,
+    objective=ClassifyConfig(),
+    augment=(Embed(standardise=True), CentreCrop((6, 6))),
+    evaluation=(Embed(standardise=True), CentreCrop((6, 6))),
+    fit=FitConfig(epochs=0, steps=40, batch=16),
+)
+PIXELS = Run(
+    model=VitConfig(width=16, depth=1, heads=2, stem=PatchStemConfig(4)),
+    objective=ClassifyConfig(),
+    augment=(CentreCrop((24, 24)), Normalise()),
+    evaluation=(CentreCrop((24, 24)), Normalise()),
+    size=(32, 32),
+    fit=FitConfig(epochs=0, steps=40, batch=16),
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of 4 classes, a tokenizer and images that they have not seen."""
+    root = tmp_path_factory.mktemp("robust")
+    config = VitVqConfig(patch=4, codes=24, code_dim=6, width=16, depth=1, heads=2)
+    torch.manual_seed(0)
+    tokenizer = config.build(3, (32, 32), 0)
+    write_images(root / "train", classes=4, count=12)
+    write_images(root / "val", classes=4, count=4, seed=1)
+    pixels = torch.rand(16, 3, 32, 32)
+    tokenizer.start(pixels)
+    features = tokenizer.features(pixels).detach().flatten(0, 2)
+    with torch.no_grad():
+        tokenizer.quantiser.table.copy_(features[torch.randperm(len(features))[:24]])
+    save_tokenizer(root / "tokenizer", tokenizer, config, (32, 32))
+    job = Tokenizing(*load_tokenizer(root / "tokenizer"), CPU)
+    tokenize(ImageFolder.open(root / "train"), job, root / "train.tok")
+    train(TOKENS, root / "train.tok", None, root / "token", "cpu", quiet=True)
+    train(PIXELS, root / "train", None, root / "pixel", "cpu", quiet=True)
+    return root
+
+
+def opened(made: Path, name: str) -> FromPixels:
+    trained = Trained.open(made / name)
+    on = trained.on(made / "val", CPU, made / "tokenizer" if name == "token" else None)
+    return FromPixels(trained.classifier, on.source, on.steps)
+
+
+@pytest.mark.parametrize("name", ["token", "pixel"])
+def test_pixels_reach_the_model_as_in_evaluation(made: Path, name: str) -> None:
+    ask = opened(made, name)
+    x = ask.images.batch(np.arange(16)).x / 255
+    result = evaluate_run(made / name, made / "val", made / "tokenizer" if name == "token" else None, "cpu")
+    assert np.allclose(ask(x).softmax(1).numpy(), result.probabilities, atol=1e-5)
+    assert ask.check(x) == []
+    for gradient in ask.gradients:
+        if gradient != "unquantised":
+            assert torch.allclose(ask.with_gradient(gradient)(x), ask(x), atol=1e-4)
+
+
+def test_estimates_have_the_gradients_they_say(made: Path) -> None:
+    ask = opened(made, "token")
+    tokenizer, _ = load_tokenizer(made / "tokenizer")
+    x = (ask.images.batch(np.arange(2)).x / 255).requires_grad_()
+    used = torch.from_numpy(ask.codes.codebook.used).long()  # type: ignore[union-attr]
+    code = tokenizer.codebook[used].detach()
+    scale = 1 / code.std(0, correction=0)
+    z = tokenizer.features(x)
+    ids = ask.ids(x.detach())
+    # by hand: the derivative of the answer by the map, carried to the features by each rule
+    vectors = torch.nn.functional.embedding(ids.long(), ask.table).permute(0, 3, 1, 2).requires_grad_()
+    (slope,) = torch.autograd.grad(ask.of_map(vectors)[:, 0].sum(), vectors)
+    slope = slope.permute(0, 2, 3, 1)
+    (ste,) = torch.autograd.grad(z, x, slope * scale, retain_graph=True)
+    (got,) = torch.autograd.grad(ask.with_gradient("ste")(x)[:, 0].sum(), x)
+    assert torch.allclose(got, ste, atol=1e-5)
+    far = torch.cdist(code, code).fill_diagonal_(torch.inf).amin(1).square().mean()
+    smooth = (-(z[..., None, :] - code).square().sum(-1) / (far / 4)).softmax(-1) @ ask.table
+    (soft,) = torch.autograd.grad(smooth, x, slope)
+    (got,) = torch.autograd.grad(ask.with_gradient("soft", 1 / 4)(x)[:, 0].sum(), x)
+    assert torch.allclose(got, soft, atol=1e-4)
+
+
+def test_the_command_measures_both_kinds_on_the_same_bytes(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    words = ["robustness", str(made / "pixel"), str(made / "token"), "--data", str(made / "val"), "--out", str(out)]
+    words += ["--tokenizer", str(made / "tokenizer"), "--corruptions", "noise", "contrast", "--severities", "1", "3"]
+    words += ["--proxies", "negative", "--shift", f"again={made / 'val'}", "--codes", "1", "3", "--count", "12"]
+    words += [
+        "--attack",
+        "apgd-ce",
+        "apgd-t",
+        "fab-t",
+        "square",
+        "random",
+        "transfer",
+        "--transfer",
+        str(made / "pixel"),
+    ]
+    words += [
+        "--eps",
+        "2/255",
+        "0",
+        "20/255",
+        "--steps",
+        "3",
+        "--queries",
+        "4",
+        "--targets",
+        "1",
+        "--attack-count",
+        "6",
+    ]
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--bytes"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    results = json.loads((out / "results.json").read_bytes())
+    for name in ("pixel", "token"):
+        run = results["runs"][name]
+        kinds = ["exact"] if name == "pixel" else ["ste", "soft", "unquantised"]
+        rows = [f"{a} {g}" for a in ("apgd-ce", "apgd-t", "fab-t") for g in kinds] + ["square", "random"]
+        assert list(run["attacks"]) == [*rows, "transfer from pixel"]
+        for cells in run["attacks"].values():
+            falls = [cell["accuracy"] for cell in cells.values()]
+            assert falls == sorted(falls, reverse=True)
+            assert falls[0] == run["attacked_clean"]  # eps 0
+        for eps in run["worst"]:
+            assert run["worst"][eps] <= min(cells[eps]["accuracy"] for cells in run["attacks"].values())
+        checks = {check["check"] for check in run["checks"]}
+        assert {"gradients are not zero", "random signs are not stronger", "square is not stronger"} <= checks
+        assert {"eps 255/255 leaves none", "more steps are not weaker"} <= checks
+        assert ("it moves more codes than random signs" in checks) == (name == "token")
+        assert run["shifts"]["again"]["accuracy"] >= 0
+        assert "mce" not in run
+    assert set(results["runs"]["token"]["codes"]) == {"any", "near", "random", "random-near"}
+    assert "codes" not in results["runs"]["pixel"]
+    assert "Signs of masked gradients" in text
+    assert "proxies, not ImageNet-R or Sketch" in text
+    assert "mCE" not in text
+    for file in ("table.md", "hits.safetensors", "attacks.png", "codes.png", "corruptions.png"):
+        assert (out / file).stat().st_size > 0
+    cells = {file: file.stat().st_mtime_ns for file in (out / "cells").rglob("*.json")}
+    next(iter(cells)).unlink()  # a stopped command goes on: what is missing is made again, and is the same
+    gone = next(iter(cells))
+    with pytest.raises(SystemExit):
+        main([*words, "--json", "--bytes"])
+    assert (
+        json.loads((out / "results.json").read_bytes())["runs"]["pixel"]["worst"] == results["runs"]["pixel"]["worst"]
+    )
+    assert all(file.stat().st_mtime_ns == at for file, at in cells.items() if file != gone)
+    assert gone.is_file()
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--seed", "1"])
+    assert end.value.code == OutputError.exit_code
+
+
+def job(made: Path, out: Path, **more: object) -> Robustness:
+    runs = more.pop("runs", (made / "token",))
+    given = {"tokenizer": made / "tokenizer", "images": 8, "attack_images": 4, "device": "cpu", **more}
+    return Robustness(runs, made / "val", out, **given)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_is_refused_before_anything_is_computed(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="eps 8 is not between 0 and 1: pixels are: write 8/255"):
+        job(made, tmp_path / "o", eps=(8.0,))
+    with pytest.raises(ConfigError, match="did you mean 'fog'"):
+        job(made, tmp_path / "o", corruptions=("fogg",))
+    with pytest.raises(ConfigError, match="add --transfer RUN"):
+        job(made, tmp_path / "o", attacks=("transfer",))
+    with pytest.raises(InputError, match="add --tokenizer"):
+        job(made, tmp_path / "o", tokenizer=None).run()
+    with pytest.raises(ConfigError, match="add soft to --gradient"):
+        job(made, tmp_path / "o", attacks=("apgd-ce",), gradients=("ste",)).run()
+    with pytest.raises(InputError, match=r"is what .* was trained on"):
+        Robustness((made / "pixel",), made / "train", tmp_path / "o", device="cpu").run()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.json").write_text("{}")
+    with pytest.raises(InputError, match="is an exported model, not a run"):
+        job(made, tmp_path / "o", runs=(tmp_path / "model",)).run()
+    other = tmp_path / "val"
+    shutil.copytree(made / "val", other)
+    (other / "class0").rename(other / "dragon")
+    with pytest.raises(InputError, match="a class 'dragon' that training does not know"):
+        Robustness((made / "pixel",), other, tmp_path / "o", device="cpu").run()
+    with pytest.raises(InputError, match="'dragon' that is no class of the model"):
+        job(made, tmp_path / "o", shifts=(("s", other),)).run()
+    assert not (tmp_path / "o").exists()
+
+
+def test_the_plan_costs_little(made: Path, tmp_path: Path) -> None:
+    asked = job(made, tmp_path / "o", attacks=("apgd-ce", "square"), corruptions=("fog",))
+    assert asked.attacks == ("apgd-ce", "square", "random")  # no table of gradient attacks without the floor
+    plan = asked.plan()
+    assert plan["minutes"] > 0
+    assert not (tmp_path / "o").exists()
+
+
+def test_calibration_and_paired_differences() -> None:
+    logits = torch.log(torch.tensor([[0.9, 0.1]] * 10))
+    y = torch.tensor([0] * 6 + [1] * 4)
+    assert calibration_error(logits, y) == pytest.approx(0.3, abs=1e-6)  # sure by 0.9, right by 0.6
+    a, b = np.array([True] * 9 + [False]), np.array([False] * 9 + [False])
+    assert mcnemar(a, b) == pytest.approx(2 / 2**9)
+    assert mcnemar(a, a) == 1.0
