@@ -262,7 +262,7 @@ def test_a_recipe_is_filed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("seitpp_cpu", "augment.token_adapt.colour.noise=0", "augment.1.colour.noise=0"),
         ("good_deit_s_token_prop", "extra.token_prop.weight=0.1", "extra.0.weight=0.1"),
         ("good_deit_s_token_prop", "extra.token_prop.objective.size=128", "extra.0.objective.size=128"),
-        ("good_moco_cpu", "augment.two_views.views.flip.probability=0", "augment.0.views.1.probability=0"),
+        ("good_moco_cpu", "augment.two_views.views.flip.probability=0", "augment.0.views.4.probability=0"),
         ("mtm_to_seit_cpu", "links.pretrain.run.fit.steps=800", "links.0.run.fit.steps=800"),
         (
             "mtm_to_seit_cpu",

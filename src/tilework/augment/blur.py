@@ -79,9 +79,9 @@ def blurred(x: Tensor, weights: Tensor) -> Tensor:
         places = torch.arange(-reach, width + reach, device=x.device).clamp(0, width - 1)  # the border is repeated
         for _ in range(PASSES):
             wide = full.index_select(3, places)
-            total = torch.zeros_like(full)
+            total = torch.full_like(full, ONE // 2)  # what rounds
             for i in range(weights.shape[1]):
-                total += columns[:, i] * wide[..., i : i + width]
-            full = ((total + ONE // 2) / ONE).floor()
+                total = total + columns[:, i] * wide[..., i : i + width]
+            full = (total / ONE).floor()
         full = full.transpose(2, 3)
     return full.to(torch.uint8)
