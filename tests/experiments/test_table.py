@@ -185,19 +185,19 @@ def test_rows_are_judged_by_the_figure_of_their_task(
 ) -> None:
     scored = replace(tiny_first(), objective=ClassifyScoredConfig(samples=48))
     monkeypatch.setitem(recipes._entries, "tiny_scored", Recipe("tiny_scored", "test", "tiny", scored))
-    monkeypatch.setattr(ClassifyScoredConfig, "task", Task(metric="top5"))
-    monkeypatch.setitem(validation.BY_METRIC, "top5", lambda source: Accuracy())
-    with pytest.raises(ConfigError, match="row 'tiny_scored' is evaluated by top5, row 'tiny_first' by top1"):
+    monkeypatch.setattr(ClassifyScoredConfig, "task", Task(metric="loss"))
+    monkeypatch.setitem(validation.BY_METRIC, "loss", lambda source: Accuracy())
+    with pytest.raises(ConfigError, match="row 'tiny_scored' is evaluated by loss, row 'tiny_first' by top1"):
         table(data, tmp_path / "out", "tiny_first", "tiny_scored").rows()
     results = table(data, tmp_path / "out", "tiny_scored@2").run()
     found = [
-        json.loads((tmp_path / f"out/runs/tiny_scored/seed-{seed}/run/results.json").read_text())["top5"]
+        json.loads((tmp_path / f"out/runs/tiny_scored/seed-{seed}/run/results.json").read_text())["loss"]
         for seed in (0, 1)
     ]
-    assert (results["metric"], results["higher_is_better"]) == ("top5", True)
-    assert results["rows"][0]["top5"] == found
+    assert (results["metric"], results["higher_is_better"]) == ("loss", True)
+    assert results["rows"][0]["loss"] == found
     assert results["rows"][0]["mean"] == pytest.approx(mean(found))
-    assert "| seeds | top5 | vs" in (tmp_path / "out/table.md").read_text()
+    assert "| seeds | loss | vs" in (tmp_path / "out/table.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -235,9 +235,9 @@ def test_bad_data_are_refused_before_anything_is_written(data: Path, tmp_path: P
     for missing in ("data", "val"):
         with pytest.raises(InputError, match=r"no such data: .*nowhere"):
             replace(table(data, tmp_path / "out", "tiny_first"), **{missing: tmp_path / "nowhere"}).run()
-    few = write_store(tmp_path / "few.tok", classes=2)
+    more = write_store(tmp_path / "more.tok", classes=4)
     with pytest.raises(InputError, match="other classes"):
-        replace(table(data, tmp_path / "out", "tiny_chain"), val=few).run()
+        replace(table(data, tmp_path / "out", "tiny_chain"), val=more).run()
     with pytest.raises(InputError, match=r"no weights at .*gone"):
         table(data, tmp_path / "out", f"tiny_chain start={tmp_path / 'gone'}").run()
     assert not (tmp_path / "out").exists()

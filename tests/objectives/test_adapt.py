@@ -303,7 +303,8 @@ def test_moving_codes_themselves() -> None:
 def adapting(path: Path, *settings: str) -> Run:
     """The recipe for two cores, smaller still."""
     small = ["model.code_dim=3", "model.width=16", "model.heads=2", "size=[16,16]", "fit.batch=4", "fit.steps=2"]
-    return resolve(recipes["token_adapt_cpu"].run, None, [f"objective.tokenizer={path}", *small, *settings])
+    run = resolve(recipes["token_adapt_cpu"].run, None, [f"objective.tokenizer={path}", *small])
+    return resolve(run, None, settings)
 
 
 def on_tokens(adapter: Path) -> Run:

@@ -56,10 +56,9 @@ def test_validation_uses_the_model_given(images: Path) -> None:
     with torch.no_grad():
         logits = other(Normalise().apply(whole, None).x).logits
     labels = whole.target.ids[:, 0]
-    assert list(found) == ["loss", "top1", "top5"]
+    assert list(found) == ["loss", "top1"]  # top5 of three classes says nothing
     assert found["loss"] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
     assert found["top1"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
-    assert found["top5"] == 1
 
 
 def test_one_class_is_refused() -> None:

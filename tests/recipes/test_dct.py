@@ -40,13 +40,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def small(name: str, *settings: str) -> Run:
     sizes = ["model.width=32", "model.heads=2", "fit.epochs=0", "fit.steps=6", "fit.batch=8"]
-    return resolve(recipes[name].run, None, [*sizes, *settings])
+    return resolve(resolve(recipes[name].run, None, sizes), None, settings)
 
 
 def classifier(name: str) -> Run:
-    crop = "augment.0.size=[7,7]" if name != "dctpp_cpu" else "augment.0.size=[8,8]"
     sizes = ["codes=[8,8]", "augment.0.size=[8,8]", "evaluation.1.size=[8,8]", "model.depth=1"]
-    return small(name, crop, *sizes)
+    return small(name, *sizes)
 
 
 def test_the_store_keeps_what_the_tokenizer_gave(root: Path) -> None:

@@ -316,8 +316,8 @@ def more_classes(call: Call) -> None:
     call.val[1] = write_images(call.folder / "new", classes=4)
 
 
-def fewer_classes(call: Call) -> None:
-    call.val[0] = store_of(call.folder / "new.tok", classes=2)
+def unknown_class(call: Call) -> None:
+    call.val[0] = store_of(call.folder / "new.tok", classes=4)
 
 
 def val_of_tokens(call: Call) -> None:
@@ -356,7 +356,7 @@ BAD: list[tuple[Callable[[Call], Any], type[TileworkError], str]] = [
     (odd_grid, ConfigError, "a code grid of 7x7 cannot be halved: crop it"),
     (no_vectors, ConfigError, "'token_crop' needs code vectors: convert the store again"),
     (more_classes, InputError, "a class 'class3' that training does not know: remove or rename"),
-    (fewer_classes, InputError, "other classes than training: tokenize it like"),
+    (unknown_class, InputError, "other classes than training: .class3. is unknown: tokenize it like"),
     (val_of_tokens, InputError, "is not of the same kind as .*: use two stores, or two folders"),
     (val_of_another_tokenizer, InputError, "has another codebook than .*: tokenize it like that one"),
     (large_batch, ConfigError, "24 samples do not fill a batch of 64: lower fit.batch"),

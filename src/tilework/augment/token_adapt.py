@@ -144,6 +144,7 @@ class TokenAdapt(LikePixels):
     adapter: str = artefact("adapter")  # directory of a trained TokenAdapt
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ranges(self, aspect="")
 
     def mover(self, codebook: Codebook, device: torch.device) -> Mover:

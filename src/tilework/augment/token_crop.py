@@ -28,11 +28,12 @@ from tilework.core.rng import Draws
 def crop_codes(ids: Tensor, table: Tensor, affine: Tensor, grid: tuple[int, int]) -> Tensor:
     """Code vectors of a crop, resized by bicubic interpolation.
 
-    ids: (B, H, W) or (B, C, H, W) int32; table: (K, C); affine: (B, 2, 3) without rotation or shear; returns
+    ids: (B, H, W) or (B, C, H, W); table: (K, C); affine: (B, 2, 3) without rotation or shear; returns
     (B, C, h, w), channels lying together in memory.
     """
     if ids.ndim == 4:  # several codes at a position: too many for sums of them
         return warp_axes(look_up(ids, table), affine, grid)
+    ids = ids.int()  # as stores give them
     batch, height, width = ids.shape
     h, w = grid
     if fast := kernels_for(ids, table, affine):

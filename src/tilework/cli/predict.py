@@ -29,7 +29,7 @@ def predict(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Predict classes of photographs with a run or an exported model; masks, with a run that segments.
+    """Predict classes (or masks) of photographs with a run or an exported model.
 
     A model of tokens tokenizes photographs itself: its run or export holds its tokenizer.
 

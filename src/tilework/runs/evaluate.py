@@ -22,9 +22,10 @@ def evaluate_run(
 
     best: of the checkpoint with the best validation figure, not of the last.
     """
+    place = location(data)  # a URL that cannot be used is refused first
     trained, chosen = open_model(path, best), pick_device(device)
     model = trained.classifier
-    opened = trained.on(location(data), chosen, None if tokenizer is None else Path(tokenizer))
+    opened = trained.on(place, chosen, None if tokenizer is None else Path(tokenizer))
     return classify(model, opened.source, opened.steps, chosen)
 
 

@@ -29,7 +29,7 @@ from tilework.evaluation import evaluate
 from tilework.evaluation.dense_inference import Inference
 from tilework.evaluation.segmentation import MeanIou, on_image
 from tilework.models import DenseModel, Output
-from tilework.runs.directory import RunDirectory
+from tilework.runs.directory import CHAIN, SETTINGS, RunDirectory
 from tilework.runs.start import DESCRIPTION
 from tilework.runs.trained import OnData, Trained
 from tilework.tokenizers.images_as_codes import ImagesAsCodes
@@ -220,8 +220,8 @@ class Segmenter:
 
 def segments_pixels(path: Path) -> bool:
     """Whether a run was trained to segment; an exported model answers as a classifier does."""
-    if (path / DESCRIPTION).is_file():
-        return False
+    if (path / DESCRIPTION).is_file() or not any((path / name).is_file() for name in (SETTINGS, CHAIN)):
+        return False  # what is no run is refused where a model is opened
     return RunDirectory.find(path).settings().objective.task.metric == "miou"
 
 

@@ -41,9 +41,9 @@ def save_checkpoint(
             (folder / f"{part}.safetensors").write_bytes(save(_once(tensors)))
         hashes = {file.name: sha256(file) for file in sorted(folder.glob("*.safetensors"))}
         write_json(folder / "state.json", {"version": VERSION, "step": step, "sha256": hashes})
-    write(root / "latest", f"{name}\n".encode())
-    if best:
+    if best:  # first: a run killed in between repeats the evaluation, and would not know after `latest`
         write(root / "best", f"{name}\n".encode())
+    write(root / "latest", f"{name}\n".encode())
     kept = best_checkpoint(root)
     for old in (*sorted(root.glob("step-*"))[:-keep], *root.glob(".step-*.tmp")):  # the latter of a save cut short
         if old != kept:
