@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tilework.core.errors import ConfigError, InputError
-from tilework.core.location import what_is
+from tilework.core.location import location, what_is
 
 # the first word of a command, and what it must be; "data" may be a store, a folder, a label file or shards
 FIRST = {
@@ -77,6 +77,9 @@ def check_inputs(command: str, words: Sequence[str]) -> None:
     """Refuse paths that are missing or something else than they must be, and unknown recipes."""
     if {"-h", "--help"} & set(words):
         return
+    for option, value in _values(words):
+        if option in FLAGS and "://" in value:
+            location(value)  # a URL with a password is refused before anything else is said
     if command in RECIPES and words and not words[0].startswith("-"):
         _check_recipe(words[0])
     if command in FIRST and words and not words[0].startswith("-"):
