@@ -88,7 +88,10 @@ def test_rates_are_chosen_on_held_images_and_the_other_seeds_use_the_best(
     shared = [b - a for a, b in zip(results["rows"][0]["top1"], results["rows"][1]["top1"], strict=True)]
     assert results["rows"][1]["differences"] == pytest.approx(shared)
     assert results["degrees_of_freedom"] == 1
-    assert "| b | " in markdown(results)
+    shown = markdown(results)
+    for row in results["rows"]:
+        edge = "lowest" if row["rate"] == 1e-3 else "highest"
+        assert f"| {row['row']} | {row['rate']:g}, {edge} tried | " in shown
     assert (tmp_path / "t/curves.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -267,10 +267,12 @@ def markdown(results: Plain) -> str:
             apart += f" ({counted(len(row['differences']), 'seed')})"
         elif apart and not row["resolved"]:
             apart += " (*not resolved*)"
+        tried = results["protocol"]["rates"]
+        edge = ", lowest tried" if row["rate"] == min(tried) else ", highest tried" if row["rate"] == max(tried) else ""
         reached = "/".join("-" if one is None else str(one) for one in row["plateau"])
         minutes = mean(row["cpu_minutes"])
         lines.append(
-            f"| {row['row']} | {row['rate']:g} | {100 * row['training']:.1f} | {100 * row['mean']:.1f}{spread} | "
+            f"| {row['row']} | {row['rate']:g}{edge} | {100 * row['training']:.1f} | {100 * row['mean']:.1f}{spread} | "
             f"{apart} | {reached} | {minutes:.1f} |"
         )
     lines.append("")
