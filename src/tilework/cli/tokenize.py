@@ -96,7 +96,7 @@ def tokenize(
     from tilework.data.open_images import open_images
     from tilework.store import Store, codecs
     from tilework.tokenizers import load_tokenizer
-    from tilework.tokenizers.box import box_like, fitted_box
+    from tilework.tokenizers.box import box_like, fitted_box, is_fitted
     from tilework.tokenizers.ray_engine import spool_on_ray
     from tilework.tokenizers.tokenize import Tokenizing, open_spool, parse_share, parse_size, quarantine_of, spool_share
     from tilework.tokenizers.tokenize import tokenize as run
@@ -132,7 +132,8 @@ def tokenize(
         what = "several processes need a tokenizer with the same codes"
         raise ConfigError(what, f"make it with 'tilework tokenizer teacher {images} --out DIR' and add --tokenizer DIR")
     else:
-        notice("fitting codes to these images", json)
+        few = f"{len(folder)} images are too few to fit codes to: those of the package are used"
+        notice("fitting codes to these images" if is_fitted(len(folder)) else few, json)
         model, card = _kept_box(out) or fitted_box(folder, chosen, frame)
         used = np.arange(len(model.codebook))  # all of them, so that the store can encode further images
     own = card.size

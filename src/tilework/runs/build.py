@@ -241,7 +241,9 @@ def check_data(
     if run.fit.ema and run.objective.learns_table:
         raise ConfigError("learnt code vectors are not averaged with the weights", "set fit.ema=0")
     if count < run.fit.batch:
-        raise ConfigError(f"{count} samples do not fill a batch of {run.fit.batch}", "lower fit.batch")
+        raise ConfigError(
+            f"{count} samples do not fill a batch of {run.fit.batch}", f"lower fit.batch: fit.batch={count}"
+        )
     return spec, model
 
 

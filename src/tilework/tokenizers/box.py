@@ -43,11 +43,16 @@ def with_codes(codebook: Tensor) -> tuple[TeacherCodes, Card]:
     return tokenizer.with_codes(table), Card(NAME, digest, card.size, card.origin, encoder=card.sha256)
 
 
+def is_fitted(images: int) -> bool:
+    """Whether so many images are enough to fit codes to."""
+    tokenizer, card = load_box()
+    return min(IMAGES, images) * prod(tokenizer.grid(card.size)) >= FEWEST * len(tokenizer.codebook)
+
+
 def fitted_box(images: Images, device: torch.device, frame: Frame = "cover") -> tuple[TeacherCodes, Card]:
     """The network with codes of some of these images; as the package holds it where they are too few."""
     tokenizer, card = load_box()
-    positions = min(IMAGES, len(images)) * prod(tokenizer.grid(card.size))
-    if positions >= FEWEST * len(tokenizer.codebook):
+    if is_fitted(len(images)):
         fit(tokenizer, some_pixels(images, IMAGES, card.size, frame), device, projection=False)
     return with_codes(tokenizer.codebook)
 

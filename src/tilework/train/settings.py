@@ -87,7 +87,7 @@ class FitConfig:
         if min(self.epochs, self.steps) < 0:
             raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: they must not be negative")
         if (self.epochs > 0) == (self.steps > 0):
-            raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: one of them must be 0")
+            raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: one must be 0, the other not")
         for name in ("batch", "accumulate", "repeats", "keep", "log_every", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1")
