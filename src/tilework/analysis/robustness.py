@@ -179,7 +179,7 @@ class Robustness:
         opened = [Trained.open(path) for path in self.runs]
         for trained in opened:
             model = trained.classifier
-            if trained.spec.stage != "pixels" and self.tokenizer is None:
+            if trained.spec.stage != "pixels" and self.tokenizer is None and not trained.has_tokenizer:
                 what = f"{trained.path} was trained on tokens, and attacks and corruptions change pixels"
                 raise InputError(what, "add --tokenizer")
             if trained.spec.stage != "pixels" and self.gradients == ("ste",) and set(self.attacks) & set(WITH_GRADIENT):

@@ -109,6 +109,11 @@ class Trained:
         """The tokenizer of its codes, where it is at hand."""
         return find_tokenizer(self.spec.tokenizer, self.path)
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether it encodes images by itself: it holds its tokenizer, or the one in the box made its codes."""
+        return box.ENCODER in self.spec.tokenizer or self.tokenizer is not None
+
     def steps(self, device: torch.device) -> tuple[AnyStep, ...]:
         """From a sample to what the model takes, with the codes of the run."""
         return build_all(self.run.model_input, self.codebook, device)
