@@ -197,8 +197,10 @@ def test_what_cannot_be_is_refused_before_anything_is_computed(made: Path, tmp_p
         job(made, tmp_path / "o", corruptions=("fogg",))
     with pytest.raises(ConfigError, match="add --transfer RUN"):
         job(made, tmp_path / "o", attacks=("transfer",))
+    alone = Path(shutil.copytree(made / "token", tmp_path / "alone"))
+    shutil.rmtree(alone / "tokenizer")
     with pytest.raises(InputError, match="add --tokenizer"):
-        job(made, tmp_path / "o", tokenizer=None).run()
+        job(made, tmp_path / "o", tokenizer=None, runs=(alone,)).run()
     with pytest.raises(ConfigError, match="add soft to --gradient"):
         job(made, tmp_path / "o", attacks=("apgd-ce",), gradients=("ste",)).run()
     with pytest.raises(InputError, match=r"is what .* was trained on"):
