@@ -23,7 +23,7 @@ EFFECTS = (
     ("Token-EDA (SeiT)", "seit-tokens-1000", "EDA", "plain crops", None),
     ("CutMix on codes (SeiT)", "seit-tokens-1000", "CutMix", "plain crops", None),
     ("Emb-Noise (SeiT)", "seit-tokens-1000", "Emb-Noise", "plain crops", None),
-    ("all three (SeiT)", "seit-tokens-1000", "EDA, CutMix, Emb-Noise", "plain crops", None),
+    ("all three (SeiT), not converged", "seit-tokens-1000", "EDA, CutMix, Emb-Noise", "plain crops", None),
     ("ColorAdapt (SeiT++)", "seitpp-1000", "ColorAdapt", "SeiT", 1.0),
     ("TokenAdapt after ColorAdapt (SeiT++)", "seitpp-1000", "both", "ColorAdapt", 3.1),
     ("both (SeiT++)", "seitpp-1000", "both", "SeiT", 4.1),
