@@ -77,7 +77,8 @@ class Mix:
         self.block = network.block
         self.nodes, self.answers = walks(network.tree)
         self._weights = tuple(
-            np.ascontiguousarray(part, np.float32) for part in (network.u, network.bias, network.v, network.c)
+            np.ascontiguousarray(part, kind)
+            for part, kind in ((network.u, np.int8), (network.bias, np.int32), (network.v, "f4"), (network.c, "f4"))
         )
         self._table, self._same = network.table.astype(np.uint32), network.same.astype(np.uint32)
         self._steps = length * (self.nodes.shape[1] + 1)  # decisions of a record, at most
@@ -187,7 +188,7 @@ class Mix:
         for q, (down, right) in enumerate(self.network.places.tolist()):
             inside = y + down >= 0 and 0 <= x + right < self.columns
             hidden += u[q][ids[:, t + down * self.columns + right]] if inside else u[q][-1]
-        return hidden.clip(-TOP, TOP)
+        return hidden.clip(-TOP, TOP).astype(np.float32)
 
     def _chance(self, hidden: np.ndarray, node: np.ndarray) -> np.ndarray:
         """Slots of the answer 1, (B,) uint32. hidden: (B, H); node: (B,)."""
@@ -207,13 +208,13 @@ class Mix:
         if fast := kernels(KERNELS, len(starts) * self.length * PRICE):
             data, starts, sizes = within(data, starts, sizes)
             out = np.empty((len(starts), self.length), np.int32)
-            chain = np.ascontiguousarray(chain, np.int64)
             alone = np.flatnonzero(chain == 0)
 
             def decode(part: slice) -> int:
                 first = alone[part.start]
                 rows = slice(first, alone[part.stop] if part.stop < len(alone) else len(out))
-                arguments = starts[rows], sizes[rows], chain[rows], self.network.tree, *self._model
+                heads = np.append(alone[part], rows.stop) - first
+                arguments = starts[rows], sizes[rows], heads, self.network.tree, *self._model
                 return fast.decode_mix(data, *arguments, out[rows])
 
             least = WORTH_A_THREAD // (PRICE * self.length * self.block)
