@@ -29,14 +29,14 @@ from tilework.store.mix import (
 
 PLACES = ((0, -1), (-1, 0), (-1, -1), (-1, 1), (0, -2), (-2, 0), (-1, -2), (-1, 2), (-2, -1), (-2, 1), (0, -3), (-3, 0))
 REACH = 3  # the farthest of them
-HIDDEN = 48
+HIDDEN = 32
 WIDTH = 24  # of a code's vector
 BLOCK = 16
 SPARE_DEPTH = 3  # turns beyond those of a balanced tree
 LEARNT = 1 << 21  # codes of a pass, at most
-PASSES = 5
+PASSES = 6
 STEP = 1024  # codes of a step
-RATE, LAST_RATE = 4e-3, 1e-4
+RATE, LAST_RATE = 1e-2, 1e-4
 MOMENTS = 0.9, 0.99  # of Adam (Kingma and Ba, 2015)
 TRIED = 0.2  # of all steps, after which it is seen whether neighbours tell anything
 TELLING = 0.99  # of the bits without them
