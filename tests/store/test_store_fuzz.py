@@ -113,8 +113,8 @@ def make_subjects(folder: Path) -> list[Subject]:
         ("pairwise", 10, (2, 3), 4, 1, 9, True, "boxes"),
         ("pairwise", 12, (5,), 3, 2, 4, False, "depth"),
         ("pairwise", 1, (2, 2), 2, 1, 9, False, "plain"),
-        ("mix", 10, (3, 3), 40, 1, 32, False, "plain"),
-        ("mix", 30, (4, 4), 20, 1, 64, False, "blob"),
+        ("mix", 10, (3, 3), 4, 1, 9, False, "plain"),
+        ("mix", 30, (4, 4), 6, 1, 4, False, "blob"),
     ]:
         if codec == "mix" and kernels(KERNELS) is None:  # which fit it
             continue
