@@ -35,7 +35,7 @@ from tilework.objectives import ClassifyConfig
 from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.predict import Prediction, predict
 from tilework.runs.run import Run
-from tilework.runs.start import DESCRIPTION
+from tilework.runs.start import DESCRIPTION, WEIGHTS
 from tilework.runs.trained import Trained
 from tilework.tokenizers import Tokenizer, load_tokenizer
 from tilework.tokenizers.find import keep_tokenizer
@@ -43,7 +43,7 @@ from tilework.tokenizers.images_as_codes import code_numbers
 from tilework.tokenizers.tokenizer import Card
 from tilework.version import __version__
 
-WEIGHTS, GRAPH = "model.safetensors", "model.onnx"
+GRAPH = "model.onnx"
 FORMAT, VERSION = "tilework model", 2  # 1 had no tokenizer
 SAMPLES = 8  # that outputs are compared on
 TOLERANCE = 1e-4  # of ONNX logits; those from safetensors must be equal
