@@ -296,6 +296,10 @@ def _told(name: HubName, writes: bool = False) -> Iterator[None]:
     except errors.RevisionNotFoundError as error:
         raise InputError(f"hf://{name.repo} has no revision '{name.revision}'", "check it") from error
     except errors.EntryNotFoundError as error:
+        if isinstance(error.__cause__, errors.HfHubHTTPError):
+            raise _answered(name, does, login, error.__cause__) from error
+        if isinstance(error, errors.LocalEntryNotFoundError):
+            raise _Unreachable(f"{name} cannot be {does}", "no connection to the hub; repeat to go on") from error
         raise InputError(f"{name} is not complete on the hub, nor in the cache", "check the name; try again") from error
     except errors.OfflineModeIsEnabled as error:
         raise _Unreachable(f"{name} is not in the cache", "HF_HUB_OFFLINE is set; unset it to fetch it") from error

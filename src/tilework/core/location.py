@@ -67,7 +67,7 @@ class HubName(str):
         found = HUB.fullmatch(text)
         if found is None or found["repo"].split("/")[0] in HUB_KINDS or re.search(r"\.\.|--|\.git(/|$)", found["repo"]):
             raise InputError("this is no name on the Hugging Face Hub", "give hf://OWNER/NAME[@REVISION][/FILE]")
-        if re.search(r"[\\\x00-\x1f\x7f-\x9f]|//|(^|/)\.\.?(/|$)|/$", found["file"] or ""):
+        if re.search(r"[\\\x00-\x1f\x7f-\x9f]|^/|//|(^|/)\.\.?(/|$)|/$", found["file"] or ""):
             raise InputError(f"hf://{found['repo']} has an invalid file name", "give hf://OWNER/NAME[@REVISION][/FILE]")
         return super().__new__(cls, text)
 
