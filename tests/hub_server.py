@@ -208,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
         place = f"{self.hub.url}/{'datasets/' if kind == 'dataset' else ''}{owner}/{name}"
         if (kind, f"{owner}/{name}") in self.hub.repos:
             return self.answer(409, {"error": "You already created this repo", "url": place})
-        self.hub.put(f"{owner}/{name}", {".gitattributes": b""}, kind, bool(asked.get("private")))
+        self.hub.put(f"{owner}/{name}", {".gitattributes": b""}, kind, bool(asked.get("private")) or asked.get("visibility") == "private")
         return self.answer(200, {"url": place})
 
     def do_PUT(self) -> None:
