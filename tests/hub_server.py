@@ -128,7 +128,9 @@ class _Handler(BaseHTTPRequestHandler):
             siblings.append(entry)
         if self.hub.names is not None:
             siblings = [{**siblings[0], "rfilename": one} for one in self.hub.names]
-        return self.answer(200, {"id": name, "sha": commit[0], "private": repo.private, "siblings": siblings, "tags": []})
+        return self.answer(
+            200, {"id": name, "sha": commit[0], "private": repo.private, "siblings": siblings, "tags": []}
+        )
 
     def resolve(self, kind: str, name: str, revision: str, file: str) -> None:
         if (repo := self.repo(kind, name)) is None:
@@ -182,7 +184,9 @@ class _Handler(BaseHTTPRequestHandler):
         if user != "owner":
             return self.answer(403, {"error": "Forbidden"}, X_Error_Message="Forbidden")
         if what == "preupload":
-            modes = [(one["path"], "lfs" if one["path"].endswith(LARGE) else "regular") for one in json.loads(body)["files"]]
+            modes = [
+                (one["path"], "lfs" if one["path"].endswith(LARGE) else "regular") for one in json.loads(body)["files"]
+            ]
             files = [{"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": None} for path, mode in modes]
             return self.answer(200, {"files": files})
         assert what == "commit"
@@ -208,7 +212,12 @@ class _Handler(BaseHTTPRequestHandler):
         place = f"{self.hub.url}/{'datasets/' if kind == 'dataset' else ''}{owner}/{name}"
         if (kind, f"{owner}/{name}") in self.hub.repos:
             return self.answer(409, {"error": "You already created this repo", "url": place})
-        self.hub.put(f"{owner}/{name}", {".gitattributes": b""}, kind, bool(asked.get("private")) or asked.get("visibility") == "private")
+        self.hub.put(
+            f"{owner}/{name}",
+            {".gitattributes": b""},
+            kind,
+            bool(asked.get("private")) or asked.get("visibility") == "private",
+        )
         return self.answer(200, {"url": place})
 
     def do_PUT(self) -> None:

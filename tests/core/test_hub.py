@@ -23,7 +23,12 @@ from tilework.core.hub import fetch, local
 from tilework.core.location import HubName, Url, hub_name, location, path_or_hub
 
 TENSORS = save({"a": np.arange(3000, dtype=np.float32)})
-TOKENIZER = {"tokenizer.json": b'{"version": 1}', "weights.safetensors": TENSORS, "train.py": b"print(1)", "x.bin": b"1"}
+TOKENIZER = {
+    "tokenizer.json": b'{"version": 1}',
+    "weights.safetensors": TENSORS,
+    "train.py": b"print(1)",
+    "x.bin": b"1",
+}
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save
 
 from hub_server import STRANGER, TOKEN, WRONG, HubServer, serve_hub, use_hub
 from small_data import write_images, write_store
-from tilework.runs import pins
 from tilework.augment import CentreCrop, Embed, Normalise
 from tilework.cli.main import main
 from tilework.core.errors import DamageError, InputError, OutputError
@@ -25,7 +24,7 @@ from tilework.core.location import HubName
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
-from tilework.runs import Run, export_run, train
+from tilework.runs import Run, export_run, pins, train
 from tilework.runs.annotate import open_annotator
 from tilework.runs.share import pull, push
 from tilework.runs.start import Start
@@ -111,7 +110,9 @@ def test_there_and_back(kind: str, made: Made, server: HubServer, tmp_path: Path
         pull(name, out, silent)
 
 
-def test_what_came_back_works(made: Made, server: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_came_back_works(
+    made: Made, server: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for path in (made.store, made.tokenizer, made.run, made.model):
         push(path, HubName(f"hf://owner/{path.stem}"), quiet=True)
     pull(HubName("hf://owner/x"), tmp_path / "x.tok", silent)
@@ -254,7 +255,9 @@ def test_teachers(made: Made, server: HubServer) -> None:
     config = TeacherCodesConfig(size=(32, 32), codes=8, code_dim=4)
     tokenizer, known = open_teacher("hf://owner/model", None, config)
     want, _ = open_teacher(str(made.run), None, config)
-    assert all(torch.equal(a, b) for a, b in zip(tokenizer.teacher.parameters(), want.teacher.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(tokenizer.teacher.parameters(), want.teacher.parameters(), strict=True)
+    )
     annotator = open_annotator("hf://owner/model", None, None, ("class0", "class1", "class2"), 32, 2)
     assert annotator.size == 32
     cfg = {"architecture": "net", "pretrained_cfg": {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}}
