@@ -240,7 +240,7 @@ def test_starts(made: Made, server: HubServer) -> None:
 
 
 def test_settings_are_pinned(made: Made, server: HubServer, tmp_path: Path) -> None:
-    files = {name: data for name, data in tree(made.tokenizer).items()}
+    files = tree(made.tokenizer)
     commit = server.put("o/dct", files)
     run = replace(TOKENS, objective=MaskedConfig(tokenizer="hf://o/dct"))
     pinned = pins.pin_settings(run, tmp_path)
@@ -253,7 +253,7 @@ def test_settings_are_pinned(made: Made, server: HubServer, tmp_path: Path) -> N
 def test_teachers(made: Made, server: HubServer) -> None:
     push(made.model, HubName("hf://owner/model"), quiet=True)
     config = TeacherCodesConfig(size=(32, 32), codes=8, code_dim=4)
-    tokenizer, known = open_teacher("hf://owner/model", None, config)
+    tokenizer, _ = open_teacher("hf://owner/model", None, config)
     want, _ = open_teacher(str(made.run), None, config)
     assert all(
         torch.equal(a, b) for a, b in zip(tokenizer.teacher.parameters(), want.teacher.parameters(), strict=True)
@@ -266,7 +266,7 @@ def test_teachers(made: Made, server: HubServer) -> None:
     assert (found.model, found.file.name) == ("timm:net", "model.safetensors")
     assert found.normalise == Normalise((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     server.put("timm/bad.tag", {"model.safetensors": b"x", "config.json": b'{"pretrained_cfg": {"mean": 3}}'})
-    with pytest.raises(DamageError, match="config.json of timm:bad.tag cannot be right"):
+    with pytest.raises(DamageError, match=r"config\.json of timm:bad\.tag cannot be right"):
         timm_weights("timm:bad.tag", None)
 
 
