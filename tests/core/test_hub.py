@@ -5,6 +5,7 @@ Oracle: a stand-in server (hub_server.py) that the real client of huggingface_hu
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,6 +136,27 @@ def test_private_missing_and_tokens(server: HubServer, monkeypatch: pytest.Monke
     assert server.storage_tokens == [None]  # another host gets no token
 
 
+def test_a_token_that_cannot_be_sent_is_not_shown(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.put("o/tok", TOKENIZER)
+    monkeypatch.setenv("HF_TOKEN", "SECRET\x01\u20ac hf_SECRET")
+    with pytest.raises(InputError) as caught:
+        fetch(HubName("hf://o/tok"))
+    assert "SECRET" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_are_said_exactly(server: HubServer) -> None:
+    commit = server.put("timm/net.tag", {"model.safetensors": TENSORS, "config.json": b"{}"})
+    digest = hashlib.sha256(TENSORS).hexdigest()
+    want = f"hf://timm/net.tag@{commit} (SHA-256: model.safetensors {digest})"
+    assert ours.exactly("timm:net.tag") == ours.exactly("hf://timm/net.tag") == want
+    assert [ours.exactly(name) for name in ("efficientnet_lite0", "timm:net", "runs/x")] == [
+        "efficientnet_lite0", "timm:net", "runs/x"
+    ]  # fmt: skip
+    found = fetch(HubName("hf://timm/net.tag"))
+    assert fetch(found.name) == found  # from the cache
+
+
 def test_offline(server: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     server.put("o/tok", TOKENIZER)
     found = fetch(HubName("hf://o/tok"))
@@ -147,11 +169,7 @@ def test_offline(server: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 def test_a_branch_from_the_cache_is_said(server: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.put("o/tok", TOKENIZER)
-    cached = Path(ours.import_module("huggingface_hub.constants").HF_HUB_CACHE)
-    found = fetch(HubName("hf://o/tok@main"))
-    refs = cached / "models--o--tok" / "refs"
-    refs.mkdir(exist_ok=True)
-    (refs / "main").write_text(found.name.revision)
+    found = fetch(HubName("hf://o/tok"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         assert fetch(HubName("hf://o/tok")).path == found.path

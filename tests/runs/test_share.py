@@ -13,6 +13,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save
 
+import tilework
 from hub_server import STRANGER, TOKEN, WRONG, HubServer, serve_hub, use_hub
 from small_data import write_images, write_store
 from tilework.augment import CentreCrop, Embed, Normalise
@@ -121,6 +122,9 @@ def test_what_came_back_works(
     assert card.sha256 == load_tokenizer(made.tokenizer)[1].sha256
     assert torch.equal(create_tokenizer("hf://owner/dct").codebook, create_tokenizer(made.tokenizer).codebook)
     photo = next(made.images.rglob("*.png"))
+    assert (
+        tilework.load("hf://owner/model").predict(photo)[0].classes == tilework.load(made.run).predict(photo)[0].classes
+    )
     answers = []
     for name in ("hf://owner/run", "hf://owner/model", str(made.model)):
         capsys.readouterr()

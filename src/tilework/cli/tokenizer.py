@@ -180,6 +180,7 @@ def make_teacher(
     from tilework.core.config import resolve
     from tilework.core.distributed import pick_device
     from tilework.core.errors import ConfigError, OutputError
+    from tilework.core.hub import exactly
     from tilework.data import ImageFolder
     from tilework.runs.teacher import open_teacher
     from tilework.tokenizers import TeacherCodesConfig, save_tokenizer
@@ -194,7 +195,7 @@ def make_teacher(
     tokenizer, config = open_teacher(teacher, weights, config)
     fit(tokenizer, some_pixels(folder, limit, config.size), pick_device(device))
     seen = f"codes of {min(limit, len(folder))} images of {images.name}"
-    save_tokenizer(out, tokenizer.cpu(), config, config.size, f"feature map of {teacher}, frozen; {seen}")
+    save_tokenizer(out, tokenizer.cpu(), config, config.size, f"feature map of {exactly(teacher)}, frozen; {seen}")
     values = {"tokenizer": str(out), "grid": list(tokenizer.grid(config.size)), "codes": config.codes,
               "code_dim": config.code_dim, "codes_per_position": config.depth}  # fmt: skip
     show(values, json)

@@ -20,8 +20,8 @@ from typing import Any
 
 from tilework.core.console import notice
 from tilework.core.errors import DamageError, InputError, MachineError, OutputError
-from tilework.core.files import sha256
-from tilework.core.location import COMMIT, HubName, PathOrHub, what_is
+from tilework.core.files import sha256, write
+from tilework.core.location import COMMIT, HF, HubName, PathOrHub, hub_name, what_is
 
 TOKENIZER = r"tokenizer\.json|weights\.safetensors"
 RUN = (
@@ -124,7 +124,19 @@ def fetch(name: HubName) -> Fetched:
     check_room(repository, names, Path(_hub().constants.HF_HUB_CACHE))
     paths = [download(repository, one) for one in names]
     last = paths[-1]
+    _remember(name, repository.name)
     return Fetched(repository.name, last.parent if marker else last, _hashes(dict(zip(names, paths, strict=True))))
+
+
+def exactly(name: str) -> str:
+    """A name on the hub with its commit and the SHA-256 of its weights; any other name as it is."""
+    if not name.startswith(HF) and not (name.startswith("timm:") and "." in name):
+        return name
+    given = hub_name(name)
+    assert given is not None
+    found = fetch(given)
+    hashes = [f"{file} {digest}" for file, digest in found.sha256.items() if file.endswith(".safetensors")]
+    return f"{found.name} (SHA-256: {', '.join(hashes)})"
 
 
 def _weights(repository: Repository) -> str:
@@ -235,7 +247,8 @@ def _cached(name: HubName) -> Fetched | None:
             root = path.parents[file.count("/")]
             pinned = name.at(root.name, kind)
             if file not in markers:
-                return Fetched(pinned, path, _hashes({file: path}))
+                beside = {CONFIG: root / CONFIG} if not name.file and (root / CONFIG).is_file() else {}
+                return Fetched(pinned, path, _hashes({**beside, file: path}))
             pattern = SHARED[path.name]
             inside = (one for one in path.parent.rglob("*") if one.is_file())
             files = {one.relative_to(root).as_posix(): one for one in inside}
@@ -243,6 +256,14 @@ def _cached(name: HubName) -> Fetched | None:
             if what_is(path.parent) is not None:
                 return Fetched(pinned, path.parent, _hashes(kept))
     return None
+
+
+def _remember(name: HubName, pinned: HubName) -> None:
+    """Which commit a branch was at, where huggingface_hub looks without a connection."""
+    if not name.pinned:
+        hub = _hub()
+        folder = hub.file_download.repo_folder_name(repo_id=pinned.repo, repo_type=pinned.kind or "model")
+        write(Path(hub.constants.HF_HUB_CACHE) / folder / "refs" / (name.revision or "main"), pinned.revision.encode())
 
 
 def _hashes(files: Mapping[str, Path]) -> dict[str, str]:
@@ -253,7 +274,7 @@ def _hub() -> Any:
     """huggingface_hub, which says nothing by itself."""
     try:
         hub: Any = import_module("huggingface_hub")
-        for part in ("utils", "errors", "constants"):
+        for part in ("utils", "errors", "constants", "file_download"):
             import_module(f"huggingface_hub.{part}")
     except ImportError as error:
         raise MachineError("hf:// needs a package that is not installed", "pip install 'tilework[hub]'") from error
@@ -327,9 +348,9 @@ def _answered(name: HubName, does: str, login: str, error: Any) -> InputError:
 
 
 def _line(error: BaseException) -> str:
-    """The first line of an error of others, without addresses, which may be signed."""
+    """The first line of an error of others, without tokens, and without addresses, which may be signed."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return re.sub(r"https?://\S+", "its address", text)[:160]
+    return re.sub(r"Bearer.*|hf_\w+", "(a token)", re.sub(r"https?://\S+", "its address", text))[:160]
 
 
 def upload(name: HubName, marker: str, files: Mapping[str, Path | bytes], card: str, private: bool = False) -> HubName:

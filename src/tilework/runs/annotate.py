@@ -13,8 +13,8 @@ import torch
 from tilework.augment import Augment, CentreCrop, Normalise, build_all
 from tilework.core.config import Plain
 from tilework.core.errors import InputError, OutputError
-from tilework.core.hub import local
-from tilework.core.location import Location, PathOrHub, path_or_hub
+from tilework.core.hub import exactly
+from tilework.core.location import Location, PathOrHub
 from tilework.data.images import ImageFolder
 from tilework.data.label_maps import COLUMN, MapsCard, write_maps
 from tilework.evaluation.annotate import Annotator, annotate, match_classes
@@ -45,7 +45,7 @@ def open_annotator(
         model = create_model(known.model, grid=(size, size), classes=IMAGENET)
         adopt(model, read_weights(known.file))
         return Annotator(model, (known.normalise,), match_classes(names, None, told), size, top)
-    trained = open_model(local(path_or_hub(name)))
+    trained = open_model(name)
     run, spec, model = trained.run, trained.spec, trained.classifier
     if spec.stage != "pixels":
         raise InputError(f"{name} is no classifier of pixels", "give a run on images, efficientnet_lite0 or timm:NAME")
@@ -86,7 +86,7 @@ def annotate_images(
     annotator = open_annotator(name, weights, classes, folder.classes, size, top)
     first = annotator.scores(torch.zeros(1, 3, annotator.size, annotator.size, dtype=torch.uint8))[0]
     grid = (first.shape[1], first.shape[2])
-    card = MapsCard(folder.classes, grid, top, name, annotator.size, elsewhere=first.shape[3] > top)
+    card = MapsCard(folder.classes, grid, top, exactly(name), annotator.size, elsewhere=first.shape[3] > top)
     bar = Bar("annotate", len(folder), quiet=quiet)
     sizes: list[int] = []
 

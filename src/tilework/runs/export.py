@@ -27,7 +27,8 @@ from tilework.core.codebook import Codebook
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, MachineError, OutputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
-from tilework.core.location import location, what_is
+from tilework.core.hub import local
+from tilework.core.location import location, path_or_hub, what_is
 from tilework.core.rng import Draws
 from tilework.data.images import Frame
 from tilework.models import Model, ModelConfig
@@ -295,12 +296,13 @@ def _preprocessing(size: tuple[int, int], frame: Frame) -> str:
 
 
 def load_exported(path: Path | str) -> Exported:
-    """An exported model or a run, ready for inference; no code in it can run."""
+    """A run or an exported model, of a directory or hf://OWNER/NAME, ready for inference; no code in it can run."""
     return Exported(open_model(path))
 
 
 def open_model(path: Path | str, best: bool = False) -> Trained:
-    """An exported model or a run, to be opened on data. best: of a run, by validation."""
+    """An exported model or a run, of a directory or the hub, to be opened on data. best: of a run, by validation."""
+    path = local(path_or_hub(path))
     if not (Path(path) / DESCRIPTION).is_file():
         if not what_is(Path(path)):
             raise InputError(f"no run or exported model in {path}", "give a directory of 'tilework train' or 'export'")

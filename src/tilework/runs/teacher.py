@@ -66,7 +66,7 @@ def open_teacher(
         adopt(source, read_weights(known.file))
         weights_of = source.state_dict()
     else:
-        trained = open_model(local(path_or_hub(name)))
+        trained = open_model(name)
         if trained.spec.stage != "pixels":
             raise InputError(f"{name} is no run on pixels", "give a run on images, efficientnet_lite0 or timm:NAME")
         height, width = trained.spec.grid
