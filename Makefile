@@ -21,7 +21,7 @@ bench: .venv/dev.done
 	$(BIN)/python benchmarks/loop.py
 
 docs: .venv/docs.done
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: .venv/dev.done
 	$(BIN)/ruff check .

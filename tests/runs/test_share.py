@@ -20,7 +20,7 @@ from tilework.augment import CentreCrop, Embed, Normalise
 from tilework.cli.main import main
 from tilework.core.errors import DamageError, InputError, OutputError
 from tilework.core.files import sha256
-from tilework.core.hub import local
+from tilework.core.hub import local, look
 from tilework.core.location import HubName
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import VitConfig
@@ -92,7 +92,7 @@ def test_there_and_back(kind: str, made: Made, server: HubServer, tmp_path: Path
     told = push(path, HubName(f"hf://owner/{kind}"), quiet=True)
     name, out = HubName(told["to"]), tmp_path / "back"
     assert name == (f"hf://datasets/owner/{kind}" if kind == "store" else f"hf://owner/{kind}")
-    found = pull(HubName(f"hf://owner/{kind}"), out, silent)
+    found = pull(look(HubName(f"hf://owner/{kind}")), out, silent)
     assert found["from"] == name.at(told["commit"])
     here, there = tree(out), tree(path)
     if kind == "run":
@@ -108,7 +108,7 @@ def test_there_and_back(kind: str, made: Made, server: HubServer, tmp_path: Path
     assert str(path.parent) not in card
     assert TOKEN not in card + json.dumps(told)
     with pytest.raises(OutputError, match="exists"):
-        pull(name, out, silent)
+        pull(look(name), out, silent)
 
 
 def test_what_came_back_works(
@@ -116,7 +116,7 @@ def test_what_came_back_works(
 ) -> None:
     for path in (made.store, made.tokenizer, made.run, made.model):
         push(path, HubName(f"hf://owner/{path.stem}"), quiet=True)
-    pull(HubName("hf://owner/x"), tmp_path / "x.tok", silent)
+    pull(look(HubName("hf://owner/x")), tmp_path / "x.tok", silent)
     assert np.array_equal(Store(tmp_path / "x.tok").batch(np.arange(5)), Store(made.store).batch(np.arange(5)))
     card = load_tokenizer("hf://owner/dct")[1]
     assert card.sha256 == load_tokenizer(made.tokenizer)[1].sha256
@@ -181,12 +181,12 @@ def test_a_pull_that_was_cut_goes_on(made: Made, server: HubServer, tmp_path: Pa
     out = tmp_path / "x.tok"
     server.faults["00001.tiles"] = "500"
     with pytest.raises(InputError) as caught:
-        pull(HubName("hf://owner/x"), out, silent)
+        pull(look(HubName("hf://owner/x")), out, silent)
     assert "\n" not in str(caught.value)
     assert not out.exists()
     server.faults.clear()
     before = len(server.requests)
-    pull(HubName("hf://owner/x"), out, silent)
+    pull(look(HubName("hf://owner/x")), out, silent)
     assert tree(out) == tree(made.store)
     assert not any("shards/00000.tiles" in line for line in server.requests[before:])  # it was there
 
@@ -195,17 +195,17 @@ def test_pulled_files_are_those_of_the_manifest(made: Made, server: HubServer, t
     files = tree(made.store)
     server.put("o/less", {name: data for name, data in files.items() if name != "shards/00001.tiles"}, "dataset")
     with pytest.raises(DamageError, match=r"not complete: it has no shards/00001\.tiles"):
-        pull(HubName("hf://o/less"), tmp_path / "less", silent)
+        pull(look(HubName("hf://o/less")), tmp_path / "less", silent)
     server.put("o/other", {**files, "shards/00001.tiles": files["shards/00000.tiles"]}, "dataset")
     with pytest.raises(DamageError, match="missing or damaged"):
-        pull(HubName("hf://o/other"), tmp_path / "other", silent)
+        pull(look(HubName("hf://o/other")), tmp_path / "other", silent)
     server.put("o/more", {**files, "run.sh": b"rm", "columns/../x": b""} | {"setup.py": b""}, "dataset")
     with pytest.raises(InputError, match="invalid file name"):
-        pull(HubName("hf://o/more"), tmp_path / "more", silent)
+        pull(look(HubName("hf://o/more")), tmp_path / "more", silent)
     run = tree(made.run)
     server.put("o/run", {**run, "checkpoints/latest": b"../../../elsewhere\n"})
     with pytest.raises(DamageError, match="which is missing"):
-        pull(HubName("hf://o/run"), tmp_path / "run", silent)
+        pull(look(HubName("hf://o/run")), tmp_path / "run", silent)
     assert not [path for path in tmp_path.iterdir() if path.name in ("less", "other", "more", "run")]
 
 

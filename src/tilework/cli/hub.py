@@ -38,6 +38,9 @@ def push(
         name: Repository, hf://OWNER/NAME, or hf://OWNER/NAME@BRANCH.
         private: Let only you see a repository that is made.
     """
+    from tilework.core.hub import pushable
+
+    pushable(path, HubName(name))  # what can be refused without torch
     from tilework.runs.share import push as run
 
     show(run(path, HubName(name), private, dry_run, quiet=json), json)
@@ -62,8 +65,17 @@ def pull(
         name: hf://OWNER/NAME[@REVISION][/FOLDER].
         out: New directory; by default the last word of the name, in this folder.
     """
-    from tilework.runs.share import pull as run
+    from tilework.core.errors import OutputError
+    from tilework.core.files import is_free
+    from tilework.core.hub import look
+
+    wanted = HubName(name)
+    out = out or Path((wanted.file or wanted.repo).rpartition("/")[2])
+    if not is_free(out):
+        raise OutputError(f"{out} exists", "choose another --out or remove it")
+    repository = look(wanted)
+    from tilework.runs.share import pull as run  # and torch, when there is something to fetch
 
     with progress_bar("pull", quiet=json) as progress:
-        found = run(HubName(name), out, progress)
+        found = run(repository, out, progress)
     show(found, json)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tilework.core.console import notice
-from tilework.core.errors import DamageError, InputError, MachineError, OutputError
+from tilework.core.errors import ConfigError, DamageError, InputError, MachineError, OutputError
 from tilework.core.files import sha256, write
 from tilework.core.location import COMMIT, HF, HubName, PathOrHub, hub_name, what_is
 
@@ -351,6 +351,19 @@ def _line(error: BaseException) -> str:
     """The first line of an error of others, without tokens, and without addresses, which may be signed."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return re.sub(r"Bearer.*|hf_\w+", "(a token)", re.sub(r"https?://\S+", "its address", text))[:160]
+
+
+def pushable(path: Path, name: HubName) -> str:
+    """The file that says what a directory holds; refuses one that cannot be pushed, and a name to push it to."""
+    if name.file or name.pinned:
+        raise ConfigError(f"{name} is no repository to push to", "give hf://OWNER/NAME, or hf://OWNER/NAME@BRANCH")
+    hint = "give a token store, a tokenizer, a run or an exported model"
+    if not path.is_dir():
+        raise InputError(f"no such directory: {path}", hint)
+    marker = next((marker for marker in SHARED if (path / marker).is_file()), None)
+    if marker is None:
+        raise InputError(f"{path} is {what_is(path) or 'nothing of Tilework'}", hint)
+    return marker
 
 
 def upload(name: HubName, marker: str, files: Mapping[str, Path | bytes], card: str, private: bool = False) -> HubName:

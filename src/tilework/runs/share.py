@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tilework.core import hub
 from tilework.core.config import Plain
-from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.core.errors import DamageError, InputError, OutputError
 from tilework.core.files import is_free, locked, make_directory, sha256, sync_tree
 from tilework.core.location import HubName, Url, location, what_is
 from tilework.runs.card import card_of
@@ -25,14 +25,7 @@ PART = ".pull"  # ending of a directory that is being filled
 
 def push(path: Path, name: HubName, private: bool = False, dry_run: bool = False, quiet: bool = False) -> Plain:
     """Put what a directory holds on the hub, with a card; returns what there is to tell."""
-    if name.file or name.pinned:
-        raise ConfigError(f"{name} is no repository to push to", "give hf://OWNER/NAME, or hf://OWNER/NAME@BRANCH")
-    if not path.is_dir():
-        raise InputError(f"no such directory: {path}", "give a token store, a tokenizer, a run or an exported model")
-    marker = next((marker for marker in hub.SHARED if (path / marker).is_file()), None)
-    if marker is None:
-        what = f"{path} is {what_is(path) or 'nothing of Tilework'}"
-        raise InputError(what, "give a token store, a tokenizer, a run or an exported model")
+    marker = hub.pushable(path, name)
     if marker == STORE and not name.kind:
         name = HubName(name.replace("hf://", "hf://datasets/", 1))
     check_whole(path, marker)
@@ -47,12 +40,11 @@ def push(path: Path, name: HubName, private: bool = False, dry_run: bool = False
     return {"pushed": str(path), "to": str(name), "commit": made.revision, **told}
 
 
-def pull(name: HubName, out: Path | None, progress: Callable[[int, int], None]) -> Plain:
+def pull(repository: hub.Repository, out: Path, progress: Callable[[int, int], None]) -> Plain:
     """Fetch what a repository or a folder of it holds; nothing has the name of the output before all is checked."""
-    out = out or Path((name.file or name.repo).rpartition("/")[2])
+    name = repository.name
     if not is_free(out):
         raise OutputError(f"{out} exists", "choose another --out or remove it")
-    repository = hub.look(name)
     marker, names = repository.shared()
     if not marker:
         hint = "weights of others are given as they are, such as --start hf://OWNER/NAME/FILE"
