@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,6 +134,20 @@ def test_what_came_back_works(
         assert caught.value.code == 0
         answers.append(json.loads(capsys.readouterr().out))
     assert answers[0] == answers[1] == answers[2]
+
+
+def test_a_chain(made: Made, server: HubServer, tmp_path: Path) -> None:
+    chain = tmp_path / "chain"
+    shutil.copytree(made.run, chain / "1-only")
+    (chain / "chain.yaml").write_text("links: []\n")
+    (chain / "1-only/quarantine.json").write_text("[]")  # names of files: it stays here
+    push(chain, HubName("hf://owner/chain"), quiet=True)
+    pull(look(HubName("hf://owner/chain")), tmp_path / "back", silent)
+    assert tree(tmp_path / "back").keys() == tree(chain).keys() - {"1-only/quarantine.json"}
+    want = Start.read(made.run).tensors
+    assert all(
+        torch.equal(tensor, want[name]) for name, tensor in Start.read(HubName("hf://owner/chain")).tensors.items()
+    )
 
 
 def test_pushing_again(made: Made, server: HubServer, capsys: pytest.CaptureFixture[str]) -> None:

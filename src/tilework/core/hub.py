@@ -33,7 +33,7 @@ SHARED = {
     "manifest.json": r"manifest\.json|[a-z]+\.safetensors|shards/\d+\.tiles|columns/\w+(\.safetensors|/\d+\.tiles)",
     "model.json": rf"model\.(json|safetensors|onnx)|codebook\.safetensors|tokenizer/({TOKENIZER})",
     "run.yaml": RUN,
-    "chain.yaml": rf"chain\.yaml|[1-9]-[\w.-]+/({RUN})",
+    "chain.yaml": rf"chain\.yaml|results\.json|[1-9]-[\w.-]+/({RUN})",
     "tokenizer.json": rf"{TOKENIZER}|card\.(json|png)",
 }
 WEIGHTS, CONFIG = "model.safetensors", "config.json"  # of other people's models
