@@ -4,8 +4,8 @@
         [--repeat N] [--rounds 15] [--slow] [--json]
 
 Ours: every codec with compiled kernels and without (TILEWORK_KERNELS=0), read through `Store.batch`: found, checked and
-decoded. --peers adds (pip install -r benchmarks/requirements.txt; one whose package is missing is left out) zstd -19 with
-a trained dictionary, one frame with checksum per record in one file; Parquet with zstd and page checksums; a
+decoded. --peers adds (pip install -r benchmarks/requirements.txt; one whose package is missing is left out) zstd -19
+with a trained dictionary, one frame with checksum per record in one file; Parquet with zstd and page checksums; a
 memory-mapped uint16 array. --before takes the sources of another version (a folder `src`, as of `git archive COMMIT`),
 which writes and reads stores of its own in a process of its own. --repeat takes the tokens again until there are so
 many. Bytes per image count tokens, index, checksums and tables (dictionary), not labels and keys. `random` reads 256
@@ -39,9 +39,7 @@ CODECS = ("packed", "rans", "rans-context", "mix")
 Reader = Callable[[np.ndarray], np.ndarray]
 
 
-def ours(
-    ids: np.ndarray, columns: int, vocabulary: int, codec: str, images: int, folder: Path
-) -> tuple[float, Reader]:
+def ours(ids: np.ndarray, columns: int, vocabulary: int, codec: str, images: int, folder: Path) -> tuple[float, Reader]:
     """Bytes per image and a reader. ids: (B, T), taken again and again up to the number of images."""
     path = folder / f"{codec}.tok"
     with StoreWriter(path, np.zeros((vocabulary, 1)), ["a"], codec=codec) as writer:

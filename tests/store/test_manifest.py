@@ -102,7 +102,9 @@ def test_json_that_is_no_manifest_is_refused(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("version", [0, 3, "1", None, [1], True])
 def test_another_version_is_refused(root: Path, version: Any) -> None:
     edit(root, lambda text: text.update(version=version))
-    with pytest.raises(DamageError, match=r"has store version .*, this software reads 1 and 2: update Tilework") as caught:
+    with pytest.raises(
+        DamageError, match=r"has store version .*, this software reads 1 and 2: update Tilework"
+    ) as caught:
         read(root)
     assert str(root) in str(caught.value)
 

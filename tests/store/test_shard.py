@@ -70,7 +70,7 @@ def build_1(
     data_bytes: int = 4,
     width: int = 2,
 ) -> bytes:
-    """A shard of version 1 put together by hand, as docs/format.md tells; any part can be wrong with right checksums."""
+    """A shard of version 1 by hand, as docs/format.md tells; any part can be wrong with right checksums."""
     head = magic + struct.pack("<IIQQI", version, count, first, data_bytes, width)
     letter = {2: "H", 4: "I"}.get(width, "H")
     index = struct.pack(f"<{len(sizes)}{letter}", *sizes) + b"".join(struct.pack("<I", slow_crc32c(r)) for r in records)

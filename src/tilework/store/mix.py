@@ -1,9 +1,9 @@
 """Entropy coding by a small network of whole numbers over decoded neighbours; its answers walk down a tree of codes.
 
 Each code is a walk down a binary tree; the network gives the chance of every turn from the exact codes of some
-neighbours, each by its vector. Where records repeat, as frames of a video do, a code first says whether it is the one of the record
-before; such records are coded in blocks, and a block is decoded from its start. All arithmetic is on whole numbers
-that are exact in float32: the same bytes on every machine. store/mix_fit.py fits it.
+neighbours, each by its vector. Where records repeat, as frames of a video do, a code first says whether it is the one
+of the record before; such records are coded in blocks, and a block is decoded from its start. All arithmetic is on
+whole numbers that are exact in float32: the same bytes on every machine. store/mix_fit.py fits it.
 
 B records | T codes of a record | K codes | Q neighbours | W width of a code's vector | H hidden units | D longest path
 """
@@ -129,7 +129,9 @@ class Mix:
             sizes = [len(net.places), len(net.bias), net.shift, net.block, net.vectors.shape[1], net.fall]
             parts |= {"vectors": net.vectors.T, "turns": net.turns}
         deflated = {name: zlib.compress(part.tobytes(), 9) for name, part in parts.items()}
-        return {"sizes": np.array(sizes, np.int32)} | {name: np.frombuffer(part, np.uint8) for name, part in deflated.items()}
+        return {"sizes": np.array(sizes, np.int32)} | {
+            name: np.frombuffer(part, np.uint8) for name, part in deflated.items()
+        }
 
     def chain_of(self, records: np.ndarray) -> np.ndarray:
         """Of each record how many it builds upon. records: (B,) numbers in the store."""
@@ -290,7 +292,7 @@ def _checked(tables: dict[str, np.ndarray], vocabulary: int) -> Network:
     first = "u" in tables  # of a store of version 1
     if tables["sizes"].shape != ((4,) if first else (6,)) or tables["sizes"].dtype != np.int32:
         raise ValueError("sizes")
-    places, hidden, shift, block, width, fall = (tables["sizes"].tolist() + [0, 0])[:6]
+    places, hidden, shift, block, width, fall = [*tables["sizes"].tolist(), 0, 0][:6]
     if not (0 <= places <= MOST_PLACES and 0 <= hidden <= LARGEST_HIDDEN and 0 <= width <= LARGEST_WIDTH):
         raise ValueError("sizes")
     if not (0 <= shift <= LARGEST_SHIFT and 0 <= fall <= LARGEST_FALL and block in BLOCKS):

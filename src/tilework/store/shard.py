@@ -74,11 +74,13 @@ def write_shard(path: Path, records: bytes, sizes: np.ndarray, first: int) -> in
 
 def group_edges(ends: np.ndarray, group: int, start: int) -> np.ndarray:
     """Where groups of records begin, and the end of the last. ends: (B,) of records; returns (G + 1,) int64."""
-    return np.concatenate([[start], ends[group - 1 :: group], ends[len(ends) - len(ends) % group :][-1:]]).astype(np.int64)
+    return np.concatenate([[start], ends[group - 1 :: group], ends[len(ends) - len(ends) % group :][-1:]]).astype(
+        np.int64
+    )
 
 
 def pack_sizes(beyond: np.ndarray) -> bytes:
-    """What sizes have beyond the smallest: lowest bytes of all, next bytes of all, ..., deflated; nothing if all are 0."""
+    """What sizes have beyond the smallest: lowest bytes of all, next bytes, ..., deflated; nothing if all are 0."""
     planes = beyond.astype("<u4").view(np.uint8).reshape(-1, 4).T
     return zlib.compress(planes.tobytes(), 9) if beyond.any() else b""
 

@@ -72,14 +72,12 @@ if has_instruction():
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             wide = ir.IntType(64)
             form = ir.FunctionType(wide, [wide, wide])
-            return builder.call(
-                builder.module.declare_intrinsic("llvm.x86.sse42.crc32.64.64", (), form), arguments
-            )
+            return builder.call(builder.module.declare_intrinsic("llvm.x86.sse42.crc32.64.64", (), form), arguments)
 
         return types.uint64(types.uint64, types.uint64), generate
 
     @jit
-    def eight_bytes(crc: np.uint32, data: np.ndarray, at: np.uintp) -> np.uint32:  # noqa: F811
+    def eight_bytes(crc: np.uint32, data: np.ndarray, at: np.uintp) -> np.uint32:
         """The checksum eight bytes further."""
         word = U64(0)
         for k in range(8):  # becomes one load

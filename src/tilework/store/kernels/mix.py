@@ -45,7 +45,9 @@ def chance(hidden: np.ndarray, weights: np.ndarray, first: np.float32, shift: in
 
 
 @jit
-def answer(data: np.ndarray, x: np.uint32, at: np.uintp, end: np.uintp, p: np.uint32) -> tuple[int, np.uint32, np.uintp]:
+def answer(
+    data: np.ndarray, x: np.uint32, at: np.uintp, end: np.uintp, p: np.uint32
+) -> tuple[int, np.uint32, np.uintp]:
     """One decision: 1 if it has the first p slots. Without a branch: what cannot be foreseen would cost most."""
     slot = x & HALF
     yes = slot < p
