@@ -2,7 +2,7 @@
 
     python benchmarks/all.py [NAME ...] [--store STORE]
 
-Each runs in a process of its own (see its docstring). Ratios within a run count; figures of another machine or of a busy
+Each runs in a process of its own (see its docstring). Ratios within a run count; figures of another machine or a busy
 one are only a hint. --store adds the peers of benchmarks/peers.py on that store.
 """
 
