@@ -136,9 +136,10 @@ class TeacherCodes(Tokenizer):
 
     def map(self, pixels: Tensor) -> Tensor:
         """The teacher's map. pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, D)."""
-        together = CPU_BATCH if pixels.device.type == "cpu" else len(pixels)
-        parts = pixels.contiguous(memory_format=torch.channels_last).split(together)
-        return F.avg_pool2d(torch.cat([self.teacher(part) for part in parts]), self.config.pool).permute(0, 2, 3, 1)
+        whole = pixels.contiguous(memory_format=torch.channels_last)
+        apart = pixels.device.type == "cpu" and not torch.compiler.is_compiling()  # a graph takes any number of images
+        found = torch.cat([self.teacher(part) for part in whole.split(CPU_BATCH)]) if apart else self.teacher(whole)
+        return F.avg_pool2d(found, self.config.pool).permute(0, 2, 3, 1)
 
     def features(self, pixels: Tensor) -> Tensor:
         """pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C)."""

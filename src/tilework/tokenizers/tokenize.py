@@ -26,7 +26,7 @@ from torch import Tensor
 
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import write_json
-from tilework.data.images import Broken, Frame, attempt, decode_image
+from tilework.data.images import Broken, Frame, accepting, attempt, decode_image
 from tilework.data.open_images import Images
 from tilework.data.pairs import PairFolder, image_sides
 from tilework.data.views import decode_views, sample_crops
@@ -259,7 +259,7 @@ def _check_broken(broken: list[Broken], total: int, share: float) -> None:
     if len(broken) > share * total or len(broken) == total:
         raise InputError(
             f"{len(broken)} of {total} images cannot be read (first: {broken[0].path}: {broken[0].reason})",
-            f"repair or remove them; at most {share:.0%} may be broken",
+            "repair or remove them" + accepting("--max-broken ", broken, total),
         )
 
 

@@ -20,18 +20,12 @@ from tilework.core.codebook import Codebook
 from tilework.core.config import Plain, decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
+from tilework.core.location import PACKAGED, TOKENIZER, packaged
 from tilework.models.model import ModelConfig, Network
 from tilework.tokenizers.quantise import Quantiser
 
-WEIGHTS, SETTINGS, SCALE = "weights.safetensors", "tokenizer.json", ".scale"
+WEIGHTS, SETTINGS, SCALE = "weights.safetensors", TOKENIZER, ".scale"
 
-
-PACKAGED = Path(__file__).with_name("packaged")  # directories that come with Tilework
-
-
-def packaged() -> tuple[str, ...]:
-    """Names of the tokenizers that come with Tilework."""
-    return tuple(sorted(path.parent.name for path in PACKAGED.glob(f"*/{SETTINGS}")))
 
 
 class Tokenizer(Network):
@@ -94,6 +88,11 @@ class Tokenizer(Network):
     def pixels(self, vectors: Tensor) -> Tensor:
         """Images from code vectors. vectors: (B, h, w, C) or (B, T, C); returns (B, 3, H, W), about [0, 1]."""
         raise ConfigError(f"a {type(self).__name__} has no decoder", "give a tokenizer that has one")
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it has a decoder."""
+        return type(self).pixels is not Tokenizer.pixels
 
     def start(self, pixels: Tensor) -> None:
         """A first look at data before training, for those that start better with one. pixels: (B, 3, H, W)."""
@@ -212,6 +211,8 @@ def decoder_of(path: Path, codebook: Codebook) -> tuple[Tokenizer, Tensor]:
     """The tokenizer of a data set's codes, and its number of each of them, (K,); refuses another tokenizer."""
     tokenizer, _ = load_tokenizer(path)
     tokenizer.check_grid()
+    if not tokenizer.decodes:
+        raise ConfigError(f"the tokenizer {path} has no decoder", "give one that has, to draw what codes stand for")
     positions = codebook.positions_in(Codebook.of(tokenizer.codebook.detach().cpu().numpy()))
     if positions is None:
         raise ConfigError(f"{path} has other codes than the data", "give the tokenizer that the data were made with")
