@@ -19,6 +19,7 @@ from tilework.core.files import is_free, new_directory, write, write_json
 from tilework.data import ImageFolder, ImageSource, epoch_order
 from tilework.data.photographs import write_photographs
 from tilework.evaluation import Classification, classify
+from tilework.experiments.statistics import within_noise
 from tilework.recipes import run_of
 from tilework.report import Page, code_pictures, confusion, curves, predictions, rows_of_pictures, trade
 from tilework.runs import Run, train
@@ -253,12 +254,6 @@ class Demo:
             "decoded": tokenizer.decode(torch.from_numpy(tokens.used[ids])).permute(0, 2, 3, 1).numpy(),
         }
         return shown, rows_of_pictures(rows)
-
-
-def within_noise(one: float, other: float, count: int) -> bool:
-    """Whether two accuracies on so many images differ by less than 1.96 standard errors of their difference."""
-    variance = (one * (1 - one) + other * (1 - other)) / max(1, count)
-    return abs(one - other) <= 1.96 * variance**0.5
 
 
 def _parts(images: Path) -> list[Path]:

@@ -250,7 +250,8 @@ def with_batch(run: Run, samples: int, processes: int = 1, quiet: bool = True) -
     batch = min(run.fit.batch, samples // unit * unit)
     if batch < run.fit.batch:
         if batch < max(2, unit):
-            raise ConfigError(f"a batch cannot be filled by {counted(samples, 'sample')}", f"give {max(2, unit)} at least")
+            what = f"a batch cannot be filled by {counted(samples, 'sample')}"
+            raise ConfigError(what, f"give {max(2, unit)} at least")
         notice(f"{counted(samples, 'sample')}: the batch is {batch}, not {run.fit.batch}", quiet)
         run = replace(run, fit=replace(run.fit, batch=batch))
     return run

@@ -23,6 +23,7 @@ from tilework.core.errors import InputError
 from tilework.core.location import PACKAGED
 from tilework.data.images import Frame
 from tilework.data.open_images import Images
+from tilework.store import Spool, spool_of
 from tilework.tokenizers.teacher_codes import TeacherCodes, fit, some_pixels
 from tilework.tokenizers.tokenizer import Card, Tokenizer, load_tokenizer
 
@@ -76,6 +77,15 @@ def box_like(name: str, made_by: Mapping[str, str], codebook: np.ndarray) -> tup
         what = f"{name} was made with the tokenizer in the box of another version of Tilework"
         raise InputError(what, "tokenize its images again, or use that version")
     return with_codes(torch.from_numpy(codebook), loaded)
+
+
+def kept_box(out: Path) -> tuple[TeacherCodes, Card] | None:
+    """The box with the codes that were fitted for a store whose making was stopped."""
+    if not (spool_of(out) / "plan.json").is_file():
+        return None
+    spool = Spool.open(spool_of(out))
+    made_by = spool.plan.tokenizer
+    return box_like(str(spool.path), made_by, spool.codebook) if ENCODER in made_by else None
 
 
 def open_tokenizer(

@@ -145,6 +145,12 @@ class TeacherCodes(Tokenizer):
         """pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C)."""
         return (self.map(pixels) - self.centre) @ self.directions.T
 
+    @torch.inference_mode()
+    def encode_pooled(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes, and the mean of the teacher's whole map, (B, D)."""
+        found = self.map(pixels)
+        return self.nearest((found - self.centre) @ self.directions.T), found.mean((1, 2))
+
     def nearest(self, features: Tensor) -> Tensor:
         """Codes of maps, (B, h, w) int64, or (B, h, w, G)."""
         if not self.config.diffusion or self.config.quantiser == "fsq":

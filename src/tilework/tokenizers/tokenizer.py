@@ -27,7 +27,6 @@ from tilework.tokenizers.quantise import Quantiser
 WEIGHTS, SETTINGS, SCALE = "weights.safetensors", TOKENIZER, ".scale"
 
 
-
 class Tokenizer(Network):
     """Images in [0, 1] to a grid or a sequence of codes and back."""
 
@@ -102,6 +101,12 @@ class Tokenizer(Network):
         """Codes of images in [0, 1]. Returns (B, h, w) or (B, T) int64, or (B, h, w, C) where stacked."""
         self.grid((pixels.shape[-2], pixels.shape[-1]))  # refuses sizes that do not fit
         return self.nearest(self.features(pixels))
+
+    @torch.inference_mode()
+    def encode_pooled(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes as of `encode`, and the mean over positions of what is before them, (B, D)."""
+        features = self.features(pixels)
+        return self.nearest(features), features.flatten(1, -2).mean(1)
 
     @torch.inference_mode()
     def decode(self, ids: Tensor) -> Tensor:
