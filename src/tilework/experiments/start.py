@@ -18,7 +18,6 @@ from math import prod
 from pathlib import Path
 from statistics import median
 from time import monotonic, process_time
-from typing import Any
 
 import numpy as np
 import torch
@@ -80,7 +79,10 @@ def find_parts(images: Path, val: Path | None = None, level: Level = "leaf") -> 
     if folder.classes == (UNLABELLED,):
         hint = "give each class a sub-folder of its own, or a label file"
         raise InputError(f"{images} has no class folders and no labels", hint)
-    full = int((np.bincount(folder.labels) > 0).sum())
+    each = np.bincount(folder.labels)
+    full = int((each > 0).sum())
+    if val is None and each.max() < 3:
+        raise InputError(f"no class of {images} has 3 images", "add some, or give images to validate on with --val")
     if full < 2 or len(folder) < FEWEST:
         what = f"{images} has {counted(len(folder), 'image')} of {full} class{'' if full == 1 else 'es'}"
         raise InputError(what, f"two classes and {FEWEST} images are needed at least")
@@ -334,6 +336,6 @@ def _sizes(folder: ImageFolder) -> tuple[list[tuple[int, int]], int]:
         with open_stored(path) as image:
             return image.height, image.width
 
-    found: list[Any] = [attempt(folder.paths[i], lambda path=folder.paths[i]: size(path)) for i in some.tolist()]
+    found = [attempt(path, partial(size, path)) for path in folder.files(some.tolist())]
     good = [one for one in found if not isinstance(one, str)]
     return good, len(found) - len(good)

@@ -19,6 +19,7 @@ from tilework.report import Page, confusion, predictions
 PAGE = "report.html"
 MISTAKES, SIDE = 12, 160  # pictures; their pixels
 PAIRS = 10  # of classes that are confused most
+SMALLEST = 5e-4  # difference in accuracy that is shown
 MOST = 30  # classes that a confusion matrix has room for
 
 
@@ -47,9 +48,10 @@ def verdict(results: Plain) -> str:
     better = [said[name] for name in results["simpler_and_better"]]
     if better:
         return f"Something simpler does better on these images: {' and '.join(better)}."
-    ahead = [row["what"] for row in results["rows"][1:] if row["difference"] > 0]
+    ahead = [row["what"] for row in results["rows"][1:] if row["difference"] > SMALLEST]
     if ahead:
-        return f"Nothing simpler does better beyond noise ({' and '.join(ahead)} is ahead within it)."
+        verb = "is" if len(ahead) == 1 else "are"
+        return f"Nothing simpler does better beyond noise; within it, {' and '.join(ahead)} {verb} ahead."
     return "Nothing simpler does better on these images."
 
 

@@ -255,7 +255,7 @@ def export_run(
             compared=f"{SAMPLES} {'random inputs' if data is None else 'samples of data'}",
             stored=spec.stored,
             frame=spec.frame,
-            preprocessing=_preprocessing(run.size if encoder is None else encoder[1].size, spec.frame),
+            preprocessing=_preprocessing(run.size if encoder is None else trained.canvas(*encoder), spec.frame),
             tokenizer={k: v for k, v in known.items() if k != "place"},
             figures=trained.figures,
             licence=spec.licence,
@@ -264,7 +264,7 @@ def export_run(
         if onnx and pixels and codebook is not None:
             assert encoder is not None
             through = _FromPixels(encoder[0], codebook, whole).eval()
-            images = _pixels(encoder[1].size)
+            images = _pixels(trained.canvas(*encoder))
             with torch.inference_mode():
                 wanted = through(images)
             graph = _write_graph(folder / GRAPH, through, images, wanted, description)

@@ -155,8 +155,11 @@ class TeacherCodes(Tokenizer):
         """Codes of maps, (B, h, w) int64, or (B, h, w, G)."""
         if not self.config.diffusion or self.config.quantiser == "fsq":
             return self.quantiser.nearest(features)
-        added = self.quantiser.added if isinstance(self.quantiser, ResidualStack) else self.vectors
-        return diffuse(features, self.quantiser.nearest, added)
+        if isinstance(self.quantiser, ResidualStack):
+            return diffuse(features, self.quantiser.nearest, self.quantiser.added)
+        table = self.codebook
+        half = table.square().sum(1) / 2  # once, not at every position
+        return diffuse(features, lambda x: (x @ table.T - half).argmax(-1), self.vectors)
 
     def vectors(self, ids: Tensor) -> Tensor:
         """Code vectors; of several codes side by side. ids: (B, h, w) or (B, h, w, G); returns (B, h, w, G C)."""
