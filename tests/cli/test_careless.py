@@ -188,6 +188,7 @@ QUICK: dict[str, list[str]] = {
     "no photograph's run": ["predict", "nowhere", "x.jpg"],
     "no images": ["tokenize", "nowhere", "--tokenizer", "x", "--out", "y"],
     "no photograph": ["predict", "{run}", "nowhere.jpg"],
+    "a contact sheet that is no PNG": ["predict", "{run}", "{root}", "--picture", "a.jpg"],
     "a folder as a run": ["predict", "{root}", "x.jpg"],
     "no data for robustness": ["robustness", "{run}", "--data", "nowhere", "--out", "y"],
     "no second run": ["robustness", "{run}", "nowhere", "--data", "{root}", "--out", "y"],

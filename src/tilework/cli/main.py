@@ -70,7 +70,7 @@ def overview() -> str:
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     return (
         "usage: tilework COMMAND ...\n\n"
-        "Train vision models from tokens instead of pixels. Start with: tilework demo\n\n"
+        "Train vision models from tokens instead of pixels. Start with: tilework start FOLDER, or tilework demo\n\n"
         f"commands (details: tilework COMMAND --help):\n{commands}\n\nexit codes:\n{codes}"
     )
 

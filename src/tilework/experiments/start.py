@@ -272,7 +272,7 @@ class FolderStart:
         size, trained = sum(store.sizes.values()) / len(store), found.top(1)
         codes = store.sizes["tokens"] / len(store)
         known: list[tuple[str, str, float | None, float]] = [
-            (TRAINED, f"{self.recipe} on {prod(store.grid)} codes an image", codes, trained),
+            (TRAINED, f"trained: {self.recipe} on {prod(store.grid)} codes an image", codes, trained),
             (PROBE, "linear probe of the same network's pooled features", float(features), rivals[PROBE]),
             (COLOURS, f"logistic regression of {STEPS**3} colours", 4.0 * STEPS**3, rivals[COLOURS]),
             (LARGEST, "always the largest class", None, rivals[LARGEST]),
