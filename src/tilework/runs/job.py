@@ -77,7 +77,7 @@ def prepare(
     source = training_source(run, whole, columns, str(data))
     asked, run = run, with_batch(run, len(source), world.size, quiet_here)  # the directory keeps what was asked for
     spec, model = check_data(run, source, validation, data, val)
-    remark(whole, validation, data, val, quiet_here or not task.labels)
+    remark(whole, validation, data, val, quiet_here or not task.labels, part=run.samples > 0)
     if begin is not None:
         begin.fill(model, source.classes, quiet_here)
     codebook = source.codebook if begin is None else begin.codebook_for(source.codebook, quiet_here)
