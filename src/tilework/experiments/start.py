@@ -10,6 +10,7 @@ N images | D channels of the teacher | K classes
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +28,8 @@ from tilework.core.config import Plain
 from tilework.core.console import Bar, counted, notice
 from tilework.core.distributed import pick_device
 from tilework.core.errors import InputError, OutputError
-from tilework.core.files import locked, make_directory, write_json
+from tilework.core.files import is_free, locked, make_directory, write_json
+from tilework.core.location import is_store
 from tilework.data.images import PARTS, ImageFolder, Level, attempt, open_stored
 from tilework.data.labels import UNLABELLED
 from tilework.data.split import split_images
@@ -75,6 +77,8 @@ def find_parts(images: Path, val: Path | None = None, level: Level = "leaf") -> 
         if "train" in found and found <= PARTS:
             val = next((images / name for name in VALIDATION if name in found), None)
             images = images / "train"
+    if val is not None and is_store(val):
+        raise InputError(f"{val} is a token store, not images", "give a folder of images, or a label file")
     folder = ImageFolder.open(images, level=level)
     if folder.classes == (UNLABELLED,):
         hint = "give each class a sub-folder of its own, or a label file"
@@ -160,7 +164,16 @@ class FolderStart:
             notice(note)
         for line in announce(self, plan) if not self.quiet else ():
             notice(line)
+        fresh = is_free(self.out)
         make_directory(self.out)
+        try:
+            return self._run(plan)
+        except InputError:  # found while images are read: what was begun here would not fit the repaired ones
+            if fresh:
+                shutil.rmtree(self.out, ignore_errors=True)
+            raise
+
+    def _run(self, plan: Plain) -> Plain:
         with locked(self.out):
             known = ("images", "train", "val", "classes")
             state = {"start": str(self.images), "val": str(self.parts.val), "level": self.level, "recipe": self.recipe,
@@ -187,9 +200,9 @@ class FolderStart:
     def _check_out(self) -> None:
         if self.out.exists() and not self.out.is_dir():
             raise OutputError(f"{self.out} is a file", "choose another --out")
-        for images in filter(None, (self.parts.folder, self.parts.judged)):
-            if self.out.absolute().is_relative_to(images.root.absolute()):
-                raise OutputError(f"{self.out} lies among the images in {images.root}", "choose another --out")
+        for path in filter(None, (self.parts.train, self.parts.val)):
+            if path.is_dir() and self.out.absolute().is_relative_to(path.absolute()):
+                raise OutputError(f"{self.out} lies among the images in {path}", "choose another --out")
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
