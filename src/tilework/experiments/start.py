@@ -296,7 +296,11 @@ class FolderStart:
             for row, what, held, accuracy in known
         ]  # fmt: skip
         better = [row["row"] for row in rows[1:] if row["difference"] > 0 and not row["within_noise"]]
-        images = {name: value for name, value in plan.items() if name not in ("output", "estimated_minutes")}
+        images = {
+            name: value
+            for name, value in plan.items()
+            if name not in ("recipe", "steps", "output", "estimated_minutes")
+        }
         return {
             "start": str(self.images),
             "out": str(self.out),
