@@ -8,7 +8,7 @@ from itertools import chain, repeat, takewhile
 from pathlib import Path
 
 from tilework.core.errors import ConfigError, InputError
-from tilework.core.location import location, packaged, what_is
+from tilework.core.location import HF, location, packaged, path_or_hub, what_is
 
 # the first word of a command and those after it, and what they must be; "data" may be a store, a folder, a label file
 # or shards, "images" all of these but a store
@@ -54,6 +54,7 @@ FLAGS = {
     "--frost": "file",
     "--shift": "shift",
 }
+FROM_HUB = ("--tokenizer", "--start", "--weights")
 KINDS = {  # what is needed, and what to do about anything else
     "run": (("a run", "a chain of runs", "an exported model"), "give a directory that 'tilework train' wrote"),
     "tokenizer": (("a tokenizer",), "train one with 'tilework tokenizer train IMAGES', or give box"),
@@ -98,8 +99,8 @@ def check_inputs(command: str, words: Sequence[str]) -> None:
     if {"-h", "--help"} & set(words):
         return
     for option, value in _values(words):
-        if option in FLAGS and "://" in value:
-            location(value)  # a URL with a password is refused before anything else is said
+        if option in FLAGS and "://" in value:  # with a password it is refused before anything else is said
+            path_or_hub(value) if option in FROM_HUB and value.startswith(HF) else location(value)
     if command in RECIPES and words and not words[0].startswith("-"):
         _check_recipe(words[0])
     kinds = FIRST.get(command, ())
@@ -126,7 +127,7 @@ def _values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _check(kind: str, text: str, option: str) -> None:
-    if "://" in text or text == "none" or any(sign in text for sign in "*?["):
+    if "://" in text or text == "none" or text.startswith("timm:") or any(sign in text for sign in "*?["):
         return  # looked at when it is opened
     text = text.partition("=")[2] if kind == "shift" else text
     path, said = Path(text), f"{option} " if option else ""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tilework.core.console import counted
 from tilework.core.errors import InputError
-from tilework.core.location import PACKAGED
+from tilework.core.location import PACKAGED, PathOrHub
 from tilework.data.images import Frame
 from tilework.data.open_images import Images
 from tilework.store import Spool, spool_of
@@ -89,13 +89,13 @@ def kept_box(out: Path) -> tuple[TeacherCodes, Card] | None:
 
 
 def open_tokenizer(
-    given: Path, name: str = "", made_by: Mapping[str, str] | None = None, codebook: np.ndarray | None = None
+    given: PathOrHub | str, name: str = "", made_by: Mapping[str, str] | None = None, codebook: np.ndarray | None = None
 ) -> tuple[Tokenizer, Card]:
     """A tokenizer as --tokenizer names it: a directory, or `box`, with the codes of the data if it made them.
 
     name, made_by, codebook: of the store or run at hand, as for `box_like`.
     """
-    if str(given) != NAME or given.exists():
+    if str(given) != NAME or Path(given).exists():
         return load_tokenizer(given)
     if codebook is not None and ENCODER in (made_by or {}):
         return box_like(name, made_by or {}, codebook)
