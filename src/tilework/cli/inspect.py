@@ -41,62 +41,24 @@ def inspect(
         name: Class whose images --picture shows; by default images of many classes.
         count: Number of images in --picture.
     """
-    import numpy as np
-
-    from tilework.core.location import Url
     from tilework.store import Store
+    from tilework.store.describe import Description
 
     if picture is not None:
         check_png(picture, "--picture")
     tokens = Store(store)
-    counted = {} if isinstance(store, Url) else _count(tokens)
-    sizes, balance = tokens.sizes, np.bincount(tokens.column("label"), minlength=len(tokens.classes))
-    manifest = tokens.manifest
-    values = {
-        "store": str(store),
-        "images": len(tokens),
-        "grid": list(tokens.grid),
-        "codes": tokens.vocabulary,
-        "tokenizer_codes": manifest.tokenizer_codes,
-        "views": tokens.views,
-        "columns": {column.name: column.kind for column in manifest.columns},
-        "codec": manifest.codec,
-        "bytes": sum(sizes.values()),
-        "bytes_per_image": sum(sizes.values()) / len(tokens),
-        "parts": sizes,
-        "column_bytes_per_image": {
-            column.name: tokens.column_bytes(column.name) / len(tokens) for column in manifest.columns
-        },
-        **counted,
-        "classes": len(tokens.classes),
-        "images_per_class": {n: int(c) for n, c in zip(tokens.classes, balance, strict=True)},
-        "tokenizer": manifest.tokenizer,
-        "preprocessing": manifest.preprocessing,
-        "licence": manifest.licence or "not stated",
-        "software": manifest.software,
-    }
-    if "mask" in (column.name for column in manifest.columns) and balance[0] == len(tokens):
+    if images is not None:
+        check_images(tokens, images)
+    about = Description(tokens)
+    values = about.values()
+    if about.has_masks and about.balance[0] == len(tokens):
         values.pop("images_per_class")  # its classes are those of pixels
     elif not json and len(tokens.classes) > 20:
-        values["images_per_class"] = {"smallest": int(balance.min()), "largest": int(balance.max())}
+        values["images_per_class"] = {"smallest": int(about.balance.min()), "largest": int(about.balance.max())}
     if picture is not None:
         _draw(tokens, tokenizer, picture, name, count)
         values["picture"] = str(picture)
     show(values, json)
-
-
-def _count(tokens: Store) -> dict[str, float]:
-    """Code statistics, which need all shards."""
-    import numpy as np
-
-    counts = tokens.histogram()
-    p = counts[counts > 0] / counts.sum()
-    bits = float(-(p * np.log2(p)).sum())
-    return {
-        "codes_used": int((counts > 0).sum()),
-        "entropy_bits_per_token": bits,
-        "entropy_bytes_per_image": bits * tokens.manifest.length / 8,
-    }
 
 
 def _draw(tokens: Store, tokenizer: Path | None, picture: Path, name: str, count: int) -> None:

@@ -15,9 +15,10 @@ from tilework.report.figures import (
     trade,
 )
 from tilework.report.mask_figures import masks_figure
-from tilework.report.page import Page
+from tilework.report.page import Card, Page
 
 __all__ = [
+    "Card",
     "Page",
     "captioned_pictures",
     "code_pictures",

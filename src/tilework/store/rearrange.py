@@ -50,6 +50,7 @@ def gather(
         used=used,
         views=first.views,
         synonyms=_all_synonyms(stores, len(codebook)),
+        original_bytes=_original_bytes(picks),
     )
     total, done = sum(len(index) for _, index in picks), 0
     with writer:
@@ -65,6 +66,12 @@ def gather(
                 writer.add(store.used[_codes(store, part)], labels[part], keys[part].tolist(), **taken)
                 done += len(part)
                 progress(done, total)
+
+
+def _original_bytes(picks: Sequence[tuple[Store, np.ndarray]]) -> int:
+    """Of the image files, where stores are taken whole and all know it; else 0."""
+    known = [store.manifest.original_bytes if len(index) == len(store) else 0 for store, index in picks]
+    return sum(known) if all(known) else 0
 
 
 def merge(

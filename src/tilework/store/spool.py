@@ -50,6 +50,7 @@ class Plan:
     licence: str = ""
     parts: int = 0  # number of parts of the store; 0: given when it is sealed
     source: str = ""  # hash of the list of images: another list needs another spool
+    original_bytes: int = 0  # of the image files; 0: not known
 
 
 @dataclass(frozen=True)

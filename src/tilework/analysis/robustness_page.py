@@ -1,0 +1,41 @@
+"""The part of a report about robustness: its tables and curves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tilework.analysis.robustness_report import RESULTS, attack_curves, code_curves, corruption_curves, markdown
+from tilework.core.config import Plain, to_yaml
+from tilework.core.errors import DamageError
+from tilework.report import Page
+from tilework.report.plots import colour_of, line_plot
+from tilework.runs.directory import read_json
+
+
+def is_robustness(results: Plain) -> bool:
+    """Whether results.json is of `tilework robustness`."""
+    return {"runs", "differences", "settings"} <= results.keys()
+
+
+def add_robustness(page: Page, path: Path) -> list[str]:
+    """Tables and curves of a directory; returns its line of the summary."""
+    results = read_json(path / RESULTS)
+    try:
+        settings, runs = results["settings"], results["runs"]
+        page.heading(f"{path.name}: robustness of {len(runs)} runs")
+        page.markdown(markdown(results).split("\n", 1)[1], level=3)
+        unit, scale = ("eps (1/255)", 255.0) if settings["norm"] == "linf" else ("eps (L2)", 1.0)
+        kinds = [(corruption_curves(runs), "severity", 1.0), (attack_curves(runs), unit, scale)]
+        for curves, x, factor in [*kinds, (code_curves(runs), "codes swapped", 1.0)]:
+            drawn = {
+                run: {name: [(size * factor, 100 * share) for size, share in sorted(points)] for name, points in lines.items()}
+                for run, lines in curves.items()
+            }
+            if drawn:
+                page.plots([(line_plot(lines, x, "accuracy (%)", limits=(0, 100)), run) for run, lines in drawn.items()])
+                page.legend(colour_of(list(next(iter(drawn.values())))))
+        page.folded("data and settings", to_yaml(settings))
+    except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
+        raise DamageError(f"{path / RESULTS} is malformed", f"repeat its command ({error!r})") from error
+    best = max(runs.items(), key=lambda run: run[1]["clean"]["accuracy"])
+    return [path.name, f"robustness of {len(runs)} runs", f"{best[1]['clean']['accuracy']:.1%} clean ({best[0]})", ""]
