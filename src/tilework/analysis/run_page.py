@@ -12,27 +12,27 @@ from pathlib import Path
 
 import numpy as np
 
+from tilework.analysis.segment_page import FIGURES, add_figures, add_masks
 from tilework.core.config import to_yaml
 from tilework.core.distributed import pick_device
 from tilework.core.errors import TileworkError
 from tilework.core.location import Location, is_store, location
 from tilework.data import ImageFolder
 from tilework.data.class_names import shown_names
-from tilework.data.pairs import coloured, open_pairs, palette
+from tilework.data.pairs import open_pairs
 from tilework.evaluation import Classification, classify
 from tilework.report import Card, Page
 from tilework.report.plots import run_plots
 from tilework.runs.directory import read_json
 from tilework.runs.export import open_model
-from tilework.runs.pictures import SIDE, samples_of
+from tilework.runs.pictures import samples_of
 from tilework.runs.segment import Segmenter
 from tilework.runs.trained import Trained
 from tilework.store import Store
 
 MOST_CLASSES = 40  # in the table; of more the hardest
 PAIRS = 12  # of classes that are mistaken for each other
-NAMES = {"miou": "mIoU", "macc": "mean accuracy of classes", "aacc": "accuracy of pixels", "top1": "accuracy"}
-NAMES |= {"miou_frequent": "mIoU of classes above 4 %", "top5": "top-5 accuracy", "psnr": "PSNR (dB)"}
+NAMES = {**FIGURES, "top1": "accuracy", "top5": "top-5 accuracy", "psnr": "PSNR (dB)"}
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,9 @@ def _classifier(page: Page, trained: Trained, data: Location, wanted: Wanted) ->
         samples = samples_of(opened.source, wrong.tolist(), tokenizer, wanted.images)
         page.cards([_mistake(found, i, s.key, s.pictures) for i, s in zip(wrong.tolist(), samples, strict=True)])
         if any(s.codes is not None and s.photograph is None for s in samples):
-            page.text("Pictures are decoded from the codes, or are the codes as colours: give --images for photographs.")
+            page.text(
+                "Pictures are decoded from the codes, or are the codes as colours: give --images for photographs."
+            )
     return f"accuracy {accuracy:.1%}"
 
 
@@ -190,50 +192,14 @@ def _segmenter(page: Page, trained: Trained, data: Location, wanted: Wanted) -> 
     segmenter = Segmenter.open(trained.path, wanted.device, tokenizer=wanted.tokenizer, best=wanted.best)
     found = segmenter.evaluate(data)
     classes = shown_names(found.classes, wanted.names)
-    figures = [(NAMES[name], f"{value:.1%}") for name, value in found.figures.items()]
-    page.tiles([*figures, ("images", f"{found.images:,}"), ("classes", f"{len(classes):,}")])
+    add_figures(page, found, classes, 3)
     page.text(f"Evaluated on {data}{', best checkpoint' if wanted.best else ''}.")
-    page.heading("IoU of each class", 3)
-    true = found.by_image[:, 1].sum(0)
-    shares = true / max(1, true.sum())
-    rows = [
-        [name, "-" if value != value else f"{100 * value:.1f}", f"{100 * share:.1f}"]
-        for name, value, share in zip(classes, found.by_class, shares, strict=True)
-    ]
-    page.table(["class", "IoU (%)", "of the pixels (%)"], rows, [None if v != v else v for v in found.by_class])
-    page.heading("Confusion of pixels", 3)
-    page.text("In thousandths of the pixels of the true class.")
-    counts = found.confusion
-    page.confusion((1000 * counts / np.maximum(1, counts.sum(1, keepdims=True))).round().astype(np.int64), classes)
     page.heading("Images with the fewest right pixels", 3)
     right = found.by_image[:, 0].sum(1) / np.maximum(1, found.by_image[:, 1].sum(1))  # (N,)
     worst = np.argsort(right, kind="stable")[: wanted.count].tolist()
     samples = segmenter.samples(data, worst)
-    page.cards([segment_card(sample, len(classes), f"{right[i]:.1%} right") for i, sample in zip(worst, samples, strict=True)])
-    page.text("Photograph, true mask, predicted mask; black is void.")
-    mask_legend(page, classes)
+    add_masks(page, [(one, f"{right[i]:.1%} right") for i, one in zip(worst, samples, strict=True)], classes)
     return f"mIoU {found.figures['miou']:.1%}"
-
-
-Shown = tuple[str, np.ndarray | None, np.ndarray, np.ndarray]  # name, photograph, true and predicted mask
-
-
-def segment_card(sample: Shown, classes: int, line: str = "") -> Card:
-    """A sample of a segmenter as a card: photograph where there is one, true mask, predicted mask."""
-    name, photograph, true, predicted = sample
-    pictures = [*([] if photograph is None else [photograph]), coloured(true, classes), coloured(predicted, classes)]
-    return Card([_smaller(picture) for picture in pictures], name, [(line, None)] if line else [])
-
-
-def mask_legend(page: Page, classes: Sequence[str]) -> None:
-    """The colours of classes in masks."""
-    page.legend({name: "#" + bytes(c).hex() for name, c in zip(classes, palette(len(classes)), strict=True)})
-
-
-def _smaller(picture: np.ndarray) -> np.ndarray:
-    """Every so many pixels of a picture, so that a page stays small."""
-    step = max(1, max(picture.shape[:2]) // (2 * SIDE))
-    return np.ascontiguousarray(picture[::step, ::step].astype(np.uint8))
 
 
 PARTS: dict[str, Callable[[Page, Trained, Location, Wanted], str]] = {"top1": _classifier, "miou": _segmenter}
@@ -270,7 +236,11 @@ def _bytes(data: str | None) -> tuple[int, float] | None:
 def _data_rows(trained: Trained, told: dict[str, object], size: tuple[int, float] | None) -> list[list[str]]:
     spec = trained.spec
     grid = "x".join(map(str, spec.stored or spec.grid))
-    rows = [[name, str(told[key])] for name, key in (("training data", "train"), ("validation data", "val"), ("started from", "start")) if told.get(key)]
+    rows = [
+        [name, str(told[key])]
+        for name, key in (("training data", "train"), ("validation data", "val"), ("started from", "start"))
+        if told.get(key)
+    ]
     if size is not None:
         rows += [["training images", f"{size[0]:,}"], ["bytes per image", f"{size[1]:,.0f}"]]
     if trained.run.samples:
@@ -278,7 +248,9 @@ def _data_rows(trained: Trained, told: dict[str, object], size: tuple[int, float
     rows.append(["input", f"{grid} {'pixels' if spec.stage == 'pixels' else 'codes'}"])
     if spec.tokenizer:
         known = spec.tokenizer.get("name", "")
-        rows.append(["tokenizer", f"{known} ({spec.tokenizer['sha256'][:12]})" if "sha256" in spec.tokenizer else known])
+        rows.append(
+            ["tokenizer", f"{known} ({spec.tokenizer['sha256'][:12]})" if "sha256" in spec.tokenizer else known]
+        )
     files = [file for file in trained.path.rglob("*.safetensors") if "checkpoints" not in file.parts]
     weights = trained.directory.checkpoints.rglob("*.safetensors") if trained.exported == "no" else files
     rows.append(["weights on disk", f"{sum(file.stat().st_size for file in weights) / 1e6:,.1f} MB"])

@@ -30,14 +30,24 @@ def add_store(page: Page, path: Location, wanted: Wanted) -> Headline:
     figures = [("bytes per image", f"{about.bytes_per_image:,.0f}"), ("images", f"{len(store):,}")]
     if manifest.original_bytes:
         original = manifest.original_bytes / len(store)
-        figures += [("bytes per image file", f"{original:,.0f}"), ("times smaller", f"{original / about.bytes_per_image:,.1f}")]
+        figures += [
+            ("bytes per image file", f"{original:,.0f}"),
+            ("times smaller", f"{original / about.bytes_per_image:,.1f}"),
+        ]
     figures += [("classes", f"{len(store.classes):,}")]
     if about.codes:
         figures.append(("bits per code (entropy)", f"{about.codes['entropy_bits_per_token']:.2f}"))
     page.tiles(figures)
     page.heading("Bytes", 3)
     rows = [[name, f"{size:,}", f"{size / len(store):,.1f}"] for name, size in store.sizes.items()]
-    rows += [[f"of which column '{c.name}'", f"{store.column_bytes(c.name):,}", f"{store.column_bytes(c.name) / len(store):,.1f}"] for c in manifest.columns]
+    rows += [
+        [
+            f"of which column '{c.name}'",
+            f"{store.column_bytes(c.name):,}",
+            f"{store.column_bytes(c.name) / len(store):,.1f}",
+        ]
+        for c in manifest.columns
+    ]
     page.table(["part", "bytes", "bytes per image"], rows)
     names = shown_names(store.classes, wanted.names)
     if not about.has_masks:
@@ -46,7 +56,11 @@ def add_store(page: Page, path: Location, wanted: Wanted) -> Headline:
         half = MOST_CLASSES // 2
         some = order if len(order) <= MOST_CLASSES else np.concatenate([order[:half], order[-half:]])
         counts = about.balance[some]
-        page.table(["class", "images"], [[names[i], f"{about.balance[i]:,}"] for i in some.tolist()], (counts / max(1, counts.max())).tolist())
+        page.table(
+            ["class", "images"],
+            [[names[i], f"{about.balance[i]:,}"] for i in some.tolist()],
+            (counts / max(1, counts.max())).tolist(),
+        )
         if len(order) > MOST_CLASSES:
             page.text(f"The {half} largest and the {half} smallest of {len(names):,} classes.")
     if about.codes:
@@ -60,10 +74,19 @@ def add_store(page: Page, path: Location, wanted: Wanted) -> Headline:
     labels = np.asarray(store.column("label"))[shown].tolist()
     samples = stored_samples(store, shown * store.views, wanted.tokenizer, wanted.images)
     page.cards([Card(s.pictures, s.key, [(names[label], None)]) for s, label in zip(samples, labels, strict=True)])
-    page.text("Pictures are decoded from the codes, or are the codes as colours" + ("." if wanted.images is None else "; photographs stand before them."))
+    page.text(
+        "Pictures are decoded from the codes, or are the codes as colours"
+        + ("." if wanted.images is None else "; photographs stand before them.")
+    )
     page.heading("Origin and commands", 3)
     rows = [["codec", manifest.codec], ["tokenizer", manifest.tokenizer.get("name", "not stated")]]
     rows += [["preprocessing", manifest.preprocessing or "not stated"], ["licence", manifest.licence or "not stated"]]
     page.table(["what", "value"], [*rows, ["software", manifest.software]])
-    page.commands([f"tilework inspect {path}", f"tilework verify {path}", f"tilework train seit_cpu --data {path} --val VAL --out RUN"])
+    page.commands(
+        [
+            f"tilework inspect {path}",
+            f"tilework verify {path}",
+            f"tilework train seit_cpu --data {path} --val VAL --out RUN",
+        ]
+    )
     return [Path(str(path)).name, told, "", f"{about.bytes_per_image:,.0f}"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Best, Data, Device, Json, OptionalData, OptionalPath
+from tilework.cli.arguments import Best, Data, Device, Json, Names, OptionalData, OptionalPath, Photographs
 from tilework.cli.output import show
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ def report(
     *,
     out: Path = Path("report.html"),
     data: OptionalData = None,
-    images: OptionalPath = None,
+    images: Photographs = None,
     tokenizer: OptionalPath = None,
-    names: OptionalPath = None,
+    names: Names = None,
     best: Best = False,
     count: int = 12,
     device: Device = "auto",
@@ -32,8 +32,8 @@ def report(
 ) -> None:
     """Write one self-contained page about runs, stores, tables, robustness, frontiers.
 
-    Of a run: accuracy, each class, confusion, the most confident mistakes with pictures, curves, bytes, settings, and the
-    command that trains it again. The page needs no other file and no network; it may be sent by mail.
+    Of a run: accuracy, each class, confusion, the most confident mistakes with pictures, curves, bytes, settings, and
+    the command that trains it again. The page needs no other file and no network.
 
     Try:
       tilework report runs/token
@@ -46,9 +46,7 @@ def report(
             frontiers, in the order in which they shall stand on the page.
         out: HTML file to write; one that is there is replaced.
         data: Data to evaluate runs on, instead of the validation data that they were trained with.
-        images: Folder that a token store was made from, to show its photographs.
         tokenizer: Directory of the tokenizer, if the run or store does not know it.
-        names: File with lines CLASS,NAME: names to show instead of WordNet ids or numbers.
         count: Pictures of mistakes, or samples of a store.
     """
     from tilework.core.errors import ConfigError, InputError, OutputError
@@ -65,7 +63,9 @@ def report(
     from tilework.analysis.run_page import Wanted
 
     kinds = [_kind(thing) for thing in things]  # refuses what is none of these before anything is computed
-    page, lines = _page(list(zip(kinds, things, strict=True)), Wanted(data, images, tokenizer, names, best, count, device))
+    page, lines = _page(
+        list(zip(kinds, things, strict=True)), Wanted(data, images, tokenizer, names, best, count, device)
+    )
     write(out, page.html().encode())
     show({"page": str(out), "bytes": out.stat().st_size, **{line[0]: line[2] or line[1] for line in lines}}, json)
 
@@ -100,8 +100,9 @@ def _page(things: list[tuple[str, Location]], wanted: Wanted) -> tuple[Page, lis
     from tilework.report import Page
     from tilework.version import __version__
 
-    names = ", ".join(Path(str(thing)).name for _, thing in things)
-    page = Page(f"Report: {names}", f"Made by tilework {__version__}.")
+    names = [Path(str(thing)).name for _, thing in things]
+    title = ", ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more"
+    page = Page(f"Report: {title}", f"Made by tilework {__version__}.")
     summary = page.later()
     lines = []
     for kind, thing in things:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,44 @@ def _per_byte(results: Plain) -> list[Named]:
     """Accuracy by bytes of an image."""
     known = [(row, row.get("bytes_per_image") or row.get("bytes")) for row in results["rows"]]
     points = [(str(row["row"]), float(size), row["mean"], row["deviation"] or 0.0) for row, size in known if size]
-    return [(draw_accuracy_per_byte(points, inches=(5.6, 3.9)), "Accuracy by bytes per image; the dashed line is the Pareto front.")] if points else []
+    return (
+        [
+            (
+                draw_accuracy_per_byte(points, inches=(5.6, 3.9)),
+                "Accuracy by bytes per image; the dashed line is the Pareto front.",
+            )
+        ]
+        if points
+        else []
+    )
+
+
+def _table_command(results: Plain, state: Plain) -> list[str]:
+    rows = [row["line"] for row in results["rows"]]
+    words = ["tilework", "table", *rows, "--data", state["data"], "--val", state["val"]]
+    for name in ("tokenizer", "adapter", "maps"):
+        words += [f"--{name}", state[name]] if state.get(name) else []
+    if protocol := state.get("protocol"):
+        words += ["--protocol"]
+        for name in ("samples", "passes", "held", "seeds"):
+            words += [f"--{name}", str(protocol[name])]
+        words += ["--rates", *(f"{rate:g}" for rate in protocol["rates"])]
+    return [*words, *_settings(state)]
+
+
+def _rows_command(results: Plain, state: Plain) -> list[str]:
+    """Of a frontier or a comparison."""
+    seeds = {row["row"]: len(row.get("seeds", ())) for row in results["rows"]}
+    rows = [f"{name}@{count}" if count > 1 else name for name, count in seeds.items()]
+    images, val = [str(state["images"])], ["--val", state["val"], "--rows", *rows]
+    if "teacher" in state:
+        return ["tilework", "frontier", *images, *val, "--seeds", str(state["seeds"]), *_settings(state)]
+    tokenizers = ["--tokenizer", *["TOKENIZER"] * len(state["tokenizers"])] if state["tokenizers"] else []
+    return ["tilework", "compare", *images, *state["settings"], *val, *tokenizers]
+
+
+def _settings(state: Plain) -> list[str]:
+    return ["--settings", *state["settings"]] if state.get("settings") else []
 
 
 @dataclass(frozen=True)
@@ -62,6 +100,7 @@ class Kind:
     markdown: Callable[[Plain], str]
     plots: Callable[[Plain], list[Named]] = _none
     colours: bool = False  # whether rows have colours in the plots
+    command: Callable[[Plain, Plain], list[str]] | None = None  # of the results and settings.json
 
 
 def _has(key: str) -> Callable[[Plain], bool]:
@@ -69,11 +108,11 @@ def _has(key: str) -> Callable[[Plain], bool]:
 
 
 KINDS = (
-    Kind("converged table", lambda results: "protocol" in results, converged.markdown, _curves, colours=True),
-    Kind("frontier", _has("front"), frontier.markdown, _per_byte),
-    Kind("comparison", _has("of_the_files"), compare.markdown, _per_byte),
+    Kind("converged table", lambda results: "protocol" in results, converged.markdown, _curves, True, _table_command),
+    Kind("frontier", _has("front"), frontier.markdown, _per_byte, command=_rows_command),
+    Kind("comparison", _has("of_the_files"), compare.markdown, _per_byte, command=_rows_command),
     Kind("comparison of tokenizers", _has("code_usage"), tokenizers.markdown, _per_byte),
-    Kind("table", lambda results: "metric" in results, table.markdown),
+    Kind("table", lambda results: "metric" in results, table.markdown, command=_table_command),
 )
 
 
@@ -90,22 +129,28 @@ def add_experiment(page: Page, path: Path) -> list[str]:
         page.plots(drawn) if drawn else None
         if kind.colours:
             page.legend(colour_of([row["row"] for row in results["rows"]]))
+        _add_command(page, path, kind, results)
         best = max(results["rows"], key=lambda row: row["mean"] if row["mean"] is not None else -1.0)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise DamageError(f"{path / RESULTS} is malformed", f"repeat its command ({error!r})") from error
-    add_rows(page, path, results)
     size = best.get("bytes_per_image") or best.get("bytes")
-    return [path.name, kind.name, f"{best['mean']:.1%} ({best['row']})" if best["mean"] is not None else "", f"{size:,.0f}" if size else ""]
+    return [
+        path.name,
+        kind.name,
+        f"{best['mean']:.1%} ({best['row']})" if best["mean"] is not None else "",
+        f"{size:,.0f}" if size else "",
+    ]
 
 
-def add_rows(page: Page, path: Path, results: Plain) -> None:
-    """The rows as they were written on the line, and the settings of the directory."""
-    lines = [str(row["line"]) for row in results["rows"] if "line" in row] if "rows" in results else []
-    if lines:
-        page.heading("Rows, as they were given", 3)
-        page.commands(lines)
-    if (path / SETTINGS).is_file():
-        page.folded("data and settings", to_yaml(read_json(path / SETTINGS)))
+def _add_command(page: Page, path: Path, kind: Kind, results: Plain) -> None:
+    """The command that makes it again, and its settings."""
+    if not (path / SETTINGS).is_file():
+        return
+    state = read_json(path / SETTINGS)
+    if kind.command is not None:
+        page.heading("To repeat it", 3)
+        page.commands([shlex.join([*kind.command(results, state), "--out", "AGAIN"])])
+    page.folded("data and settings", to_yaml(state))
 
 
 def _results(path: Path) -> Plain:

@@ -32,32 +32,36 @@ table { border-collapse: collapse; } td, th { padding: .35rem 1.1rem .35rem 0; b
 th { text-align: left; font-weight: 600; color: var(--soft); vertical-align: bottom; } td.n, th.n { text-align: right; }
 td.n { font-variant-numeric: tabular-nums; white-space: nowrap; }
 td i.bar { display: inline-block; height: .7rem; background: var(--blue); border-radius: 2px; vertical-align: middle; }
-td.bars { min-width: 8.5rem; padding-right: 1rem; }
+td.bars { min-width: 8.5rem; padding-right: 1rem; } td.long { min-width: 15rem; }
+@media (max-width: 40rem) { td, th { padding-right: .6rem; } td.bars { min-width: 4rem; } }
 figure { margin: 1rem 0; } figcaption { color: var(--soft); font-size: .9rem; }
 img { max-width: 100%; height: auto; } img.paper { background: #fff; border-radius: 4px; }
-.plots { display: flex; flex-wrap: wrap; gap: 0 1.5rem; } .plots figure { flex: 0 1 auto; min-width: 0; max-width: 100%; }
+.plots { display: flex; flex-wrap: wrap; gap: 0 1.5rem; }
+.plots figure { flex: 0 1 auto; min-width: 0; max-width: 100%; }
 svg { display: block; height: auto; } svg text { fill: currentColor; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.2rem 0; }
 .tiles div { background: var(--card); border-radius: 6px; padding: .6rem .9rem; min-width: 7rem; }
 .tiles b { display: block; font-size: 1.35rem; } .tiles span { color: var(--soft); font-size: .85rem; }
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 1rem; }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, var(--w)), 1fr)); gap: 1rem; }
 .cards figure { margin: 0; min-width: 0; font-size: .85rem; } .cards div.images { display: flex; gap: 2px; }
-.cards.broad { grid-template-columns: repeat(auto-fill, minmax(min(100%, 300px), 1fr)); }
 .cards img { flex: 1 1 0; min-width: 0; width: 100%; border-radius: 4px; object-fit: contain; }
 .cards img.codes { image-rendering: pixelated; }
 .cards figcaption { overflow-wrap: anywhere; } .right { color: var(--green); } .wrong { color: var(--red); }
-table.grid { font-size: .75rem; } table.grid td, table.grid th { padding: 0; border: 1px solid var(--line); }
+table.grid { font-size: .75rem; margin-bottom: .4rem; }
+table.grid td, table.grid th { padding: 0; border: 1px solid var(--line); }
 table.grid td { width: 1.9rem; min-width: 1.9rem; height: 1.6rem; text-align: center;
   background: color-mix(in srgb, var(--blue) calc(100% * var(--s, 0)), var(--ground)); }
 table.grid td.deep { color: #fff; } table.grid tbody th { padding-right: .4rem; text-align: right; font-weight: 400; }
 table.grid thead th { writing-mode: vertical-rl; transform: rotate(180deg); font-weight: 400; padding: .3rem 0; }
 @media (prefers-color-scheme: dark) { table.grid td.deep { color: #10141a; } }
 pre { background: var(--card); padding: .7rem .9rem; border-radius: 6px; overflow-x: auto; font-size: .85rem; }
+pre.commands { white-space: pre-wrap; overflow-wrap: anywhere; }
 details { margin: .6rem 0; } summary { cursor: pointer; color: var(--soft); }
 .swatch { display: inline-block; width: .8rem; height: .8rem; border-radius: 2px; margin-right: .3rem; }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; font-size: .85rem; margin: .5rem 0; }
 """
 GRID = 40  # classes of a confusion matrix with numbers in it; a larger one is a picture
+LONG = 32  # letters of a cell that gets room on a narrow screen
 SMALL = 64  # pixels of a side, up to which a picture is drawn as squares
 NUMBER = re.compile(r"[-+±−]?\d.*|[-–]?")  # a cell that is aligned as a number
 BLUE = (47, 109, 181)
@@ -102,10 +106,15 @@ class Page:
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], bars: Sequence[float | None] = ()) -> None:
         """A table; columns of numbers are aligned to the right. bars: of each row, from 0 to 1, drawn behind it."""
-        marks = [" class='n'" if i and all(NUMBER.fullmatch(row[i]) for row in rows) else "" for i in range(len(head))]
+        marks = [
+            " class='n'" if i and all(NUMBER.fullmatch(row[i].strip("*")) for row in rows) else ""
+            for i in range(len(head))
+        ]
 
         def line(tag: str, cells: Sequence[str], more: str = "") -> str:
-            marked = (f"<{tag}{mark}>{_inline(cell)}</{tag}>" for mark, cell in zip(marks, cells, strict=True))
+            long = " class='long'" if tag == "td" else ""
+            kinds = (mark or (long if len(cell) > LONG else "") for mark, cell in zip(marks, cells, strict=True))
+            marked = (f"<{tag}{kind}>{_inline(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
             return f"<tr>{''.join(marked)}{more}</tr>"
 
         ends = [f"<td class='bars'>{_bar(share)}</td>" for share in bars] or [""] * len(rows)
@@ -130,8 +139,8 @@ class Page:
 
     def cards(self, cards: Sequence[Card]) -> None:
         """Samples in a grid that fits the screen."""
-        broad = " broad" if max((len(card.pictures) for card in cards), default=1) > 1 else ""
-        self._parts.append(f"<div class='cards{broad}'>{''.join(map(_card, cards))}</div>")
+        wide = max((len(card.pictures) for card in cards), default=1)
+        self._parts.append(f"<div class='cards' style='--w:{150 * wide}px'>{''.join(map(_card, cards))}</div>")
 
     def legend(self, colours: Mapping[str, str]) -> None:
         """What colours stand for. colours: name to '#rrggbb'."""
@@ -159,11 +168,13 @@ class Page:
             for i, name in enumerate(classes)
         )
         table = f"<table class='grid'><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        self._parts.append(f"<div class='wide'>{table}</div><p class='lead'>Rows: true classes; columns: predictions.</p>")
+        self._parts.append(
+            f"<div class='wide'>{table}</div><p class='lead'>Rows: true classes; columns: predictions.</p>"
+        )
 
     def commands(self, lines: Sequence[str]) -> None:
         """Command lines to copy."""
-        self._parts.append(f"<pre>{escape(chr(10).join(lines))}</pre>")
+        self._parts.append(f"<pre class='commands'>{escape(chr(10).join(lines))}</pre>")
 
     def folded(self, title: str, text: str) -> None:
         """A long text, closed until it is asked for."""
@@ -187,8 +198,8 @@ class Page:
     def html(self) -> str:
         """The whole page."""
         view = "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        head = f"<meta charset='utf-8'>{view}<title>{self._title}</title>"
-        return f"<!doctype html><html lang='en'><head>{head}<style>{_STYLE}</style></head><body>{self._body()}</body></html>\n"
+        head = f"<meta charset='utf-8'>{view}<title>{self._title}</title><style>{_STYLE}</style>"
+        return f"<!doctype html><html lang='en'><head>{head}</head><body>{self._body()}</body></html>\n"
 
     def _body(self) -> str:
         return "\n".join(part if isinstance(part, str) else part._body() for part in self._parts)
@@ -201,7 +212,7 @@ def _inline(text: str) -> str:
 
 
 def _bar(share: float | None) -> str:
-    return "" if share is None else f"<i class='bar' style='width:{8 * min(1, max(0, share)):.2f}rem'></i>"
+    return "" if share is None else f"<i class='bar' style='width:{100 * min(1, max(0, share)):.1f}%'></i>"
 
 
 def _square(count: int, share: float) -> str:
@@ -211,15 +222,14 @@ def _square(count: int, share: float) -> str:
 
 def _card(card: Card) -> str:
     images = "".join(_image(picture, card.title) for picture in card.pictures)
-    lines = "".join(
-        f"<br><span{MARKS[right]}>{escape(text)}</span>" for text, right in card.lines
-    )
+    lines = "".join(f"<br><span{MARKS[right]}>{escape(text)}</span>" for text, right in card.lines)
     return f"<figure><div class='images'>{images}</div><figcaption>{escape(card.title)}{lines}</figcaption></figure>"
 
 
 def _image(picture: np.ndarray, name: str) -> str:
-    small = max(picture.shape[:2]) <= SMALL
-    kind, mark = ("PNG", " class='codes'") if small else ("JPEG", "")
+    mark = " class='codes'" if max(picture.shape[:2]) <= SMALL else ""
+    flat = Image.fromarray(picture).getcolors(256) is not None  # a mask
+    kind = "PNG" if mark or flat else "JPEG"
     source = _data(kind.lower(), _encoded(picture, kind))
     return f"<img{mark} alt='{escape(name, quote=True)}' src='{source}'>"
 

@@ -28,10 +28,11 @@ def line_plot(
     y: str,
     marked: tuple[float, float] | None = None,
     limits: tuple[float, float] | None = None,
+    colours: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Lines in the colours of `colour_of`. marked: a point in a ring; limits: of the upright axis."""
+    """Lines by name. marked: a point in a ring; limits: of the upright axis; colours: as other plots have them."""
     figure, axes = _panel(x, y)
-    colours = colour_of(list(lines))
+    colours = colours or colour_of(list(lines))
     for name, points in lines.items():
         if points:
             marker = "o" if len(points) <= 30 else ""
@@ -60,16 +61,15 @@ def run_plots(
     """Training loss and the validation figure of a run by step. log: its lines; name: of the figure."""
     found: list[Named] = []
     loss = [(line["step"], line["loss"]) for line in log if "loss" in line]
-    if loss:
+    if len(loss) > 1:
         found.append((line_plot({"loss": loss}, "step", "training loss"), "Training loss."))
     shares = metric != "loss" and all(0 <= line[f"val_{metric}"] <= 1 for line in log if f"val_{metric}" in line)
     scale, unit = (100, " (%)") if shares else (1, "")
     seen = [(line["step"], scale * line[f"val_{metric}"]) for line in log if f"val_{metric}" in line]
-    if seen:
+    if len(seen) > 1:
         best = (max if higher_is_better else min)(seen, key=lambda point: point[1])
-        ring = "" if len(seen) == 1 else f"; the ring is the best, {best[1]:.4g} after step {best[0]:,}"
-        drawn = line_plot({metric: seen}, "step", f"validation: {name or metric}{unit}", best if ring else None)
-        found.append((drawn, f"Figure on validation data{ring}."))
+        drawn = line_plot({metric: seen}, "step", f"validation: {name or metric}{unit}", best)
+        found.append((drawn, f"Validation data; the ring is the best, {best[1]:.4g} after step {best[0]:,}."))
     return found
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 from tilework.core.errors import InputError
 from tilework.core.location import Location, is_store, location
-from tilework.data import ImageFolder, Source, TokenSource, decode_image
+from tilework.data import ImageFolder, ImageSource, Source, TokenSource, decode_image
 from tilework.data.images import SUFFIXES, attempt
 from tilework.data.masked import innermost
 from tilework.report import code_pictures
@@ -22,6 +23,7 @@ from tilework.runs.trained import Trained
 from tilework.store import Store
 from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.find import find_tokenizer
+from tilework.tokenizers.images_as_codes import ImagesAsCodes
 
 SIDE = 160  # pixels
 
@@ -47,7 +49,9 @@ def samples_of(
     inner = innermost(source)
     if isinstance(inner, TokenSource):
         return stored_samples(inner.store, np.asarray(index, np.int64), tokenizer, images)
-    folder = getattr(inner, "images", inner).folder  # of codes made from images, those images
+    images_of = inner.images if isinstance(inner, ImagesAsCodes) else inner
+    assert isinstance(images_of, ImageSource)
+    folder = images_of.folder
     return [Sample(folder.key(i), photograph(folder.paths[i])) for i in index]
 
 
@@ -64,11 +68,21 @@ def stored_samples(
     ]
 
 
+def beside(pictures: Sequence[np.ndarray]) -> np.ndarray:
+    """Pictures side by side, each as tall as the tallest, (H, W, 3) uint8."""
+    tall = max(picture.shape[0] for picture in pictures)
+    sizes = [(max(1, round(p.shape[1] * tall / p.shape[0])), tall) for p in pictures]
+    scaled = [Image.fromarray(p).resize(s, Image.Resampling.NEAREST) for p, s in zip(pictures, sizes, strict=True)]
+    return np.hstack([np.asarray(one) for one in scaled])
+
+
 def check_images(store: Store, images: Path) -> None:
     """Refuse a folder that has none of the photographs of a store."""
     keys = [str(key) for key in store.column("key")]
     if not images.is_dir() or not any(_file(images, key) for key in keys[:1000]):
-        raise InputError(f"{images} has no photograph of {store.path} ('{keys[0]}', ...)", "give the folder it was made from")
+        raise InputError(
+            f"{images} has no photograph of {store.path} ('{keys[0]}', ...)", "give the folder it was made from"
+        )
 
 
 def photograph(path: Path) -> np.ndarray | None:

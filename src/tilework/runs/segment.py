@@ -214,9 +214,8 @@ class Segmenter:
         source, inner = opened.source, innermost(opened.source)
         images = inner if isinstance(inner, PairSource) else getattr(inner, "images", None)
         names = images.folder.keys if images is not None else list(inner.store.column("key"))  # type: ignore[attr-defined]
-        if isinstance(which, int):
-            which = np.linspace(0, len(source) - 1, min(which, len(source))).astype(np.int64).tolist()
-        for number in which:
+        spread = np.linspace(0, len(source) - 1, min(which, len(source))) if isinstance(which, int) else np.array(which)
+        for number in spread.astype(np.int64).tolist():
             batch = source.batch(np.array([number])).to(self.device)
             prepared = apply_all(opened.steps, batch, Draws(0, 0, batch.index))
             column = prepared.columns[COLUMN]
