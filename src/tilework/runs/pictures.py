@@ -6,7 +6,7 @@ N samples | H, W pixels
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,13 +59,15 @@ def stored_samples(
     store: Store, index: np.ndarray, tokenizer: Path | None = None, images: Path | None = None
 ) -> list[Sample]:
     """Some samples of a store, numbered over images and views."""
+    found = stored_photographs(store, index, images)
+    return [replace(one, codes=p) for one, p in zip(found, stored_pictures(store, index, tokenizer), strict=True)]
+
+
+def stored_photographs(store: Store, index: np.ndarray, images: Path | None) -> list[Sample]:
+    """The photographs of some samples of a store, where there are any; nothing is decoded."""
     keys = store.column("key")
     names = [str(keys[i]) for i in (index // store.views).tolist()]
-    pictures = stored_pictures(store, index, tokenizer)
-    return [
-        Sample(name, None if images is None else _below(images, name), picture)
-        for name, picture in zip(names, pictures, strict=True)
-    ]
+    return [Sample(name, None if images is None else _below(images, name)) for name in names]
 
 
 def beside(pictures: Sequence[np.ndarray]) -> np.ndarray:
