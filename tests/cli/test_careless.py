@@ -136,6 +136,62 @@ CASES: dict[str, tuple[Words, int, str]] = {
     "split taken": (lambda r: ["split", r / "images", "--out", r / "bad.csv", r / "b.csv"], 7, "exists"),
     "split of all": (
         lambda r: ["split", r / "images", "--fraction", 1, "--out", r / "a.csv", r / "b.csv"], 3, "leaves nothing"),
+    # reports, names, photographs
+    "report of nothing": (lambda r: ["report", "--out", r / "a.html"], 3, "nothing to report on"),
+    "report nowhere": (lambda r: ["report", r / "nowhere", "--out", r / "a.html"], 3, "no such data: "),
+    "second of a report nowhere": (lambda r: ["report", r / "run", r / "no", "--out", r / "a.html"], 3, "no such data"),
+    "report of images": (
+        lambda r: ["report", r / "images", "--out", r / "a.html"], 3, "is not a run, a token store or a table"),
+    "report of a tokenizer": (
+        lambda r: ["report", r / "tokenizer", "--out", r / "a.html"], 3, "is a tokenizer, not a run, a token store"),
+    "report as PDF": (lambda r: ["report", r / "run", "--out", r / "a.pdf"], 4, "is not an HTML file"),
+    "report in no folder": (lambda r: ["report", r / "run", "--out", r / "no/a.html"], 7, "cannot be written"),
+    "report without pictures": (
+        lambda r: ["report", r / "run", "--count", 0, "--out", r / "a.html"], 4, "give 1 or more"),
+    "report of the best of nothing": (
+        lambda r: ["report", r / "pixels", "--best", "--out", r / "a.html"], 3, "has no best checkpoint"),
+    "report with other photographs": (
+        lambda r: ["report", r / "x.tok", "--images", r / "flat", "--out", r / "a.html"], 3, "has no photograph of"),
+    "report to the web": (lambda r: ["report", r / "run", "--out", "http://x/a.html"], 4, "cannot be a URL"),
+    "names nowhere": (
+        lambda r: ["eval", r / "run", "--data", r / "x.tok", "--names", r / "no.txt"], 3, "no such file"),
+    "names of others": (
+        lambda r: ["eval", r / "run", "--data", r / "x.tok", "--names", r / "page.html"], 3, "names none of the 3"),
+    "names that are a photograph": (
+        lambda r: ["predict", r / "pixels", r / "flat", "--names", r / "flat/a.png"], 3, "cannot be read"),
+    "names without a picture": (
+        lambda r: ["inspect", r / "x.tok", "--names", r / "bad.csv"], 4, "add --picture"),
+    "photographs of another store": (
+        lambda r: ["inspect", r / "x.tok", "--picture", r / "a.png", "--images", r / "images"], 3, "no photograph of"),
+    "explained with other photographs": (
+        lambda r: ["explain", r / "run", "--data", r / "x.tok", "--images", r / "flat", "--out", r / "a.png"], 3,
+        "has no photograph of"),
+    "explained without a picture": (
+        lambda r: ["explain", r / "run", "--data", r / "x.tok", "--out", r / "a.jpg"], 4, "is not a PNG file"),
+    "maps for no place": (lambda r: ["annotate", r / "images", "--model", r / "pixels"], 4, "no output for the label"),
+    "maps by a run on tokens": (
+        lambda r: ["annotate", r / "images", "--model", r / "run", "--out", r / "new"], 3, "no classifier of pixels"),
+    "maps of too many classes": (
+        lambda r: ["annotate", r / "images", "--model", r / "pixels", "--top", 9, "--out", r / "new"], 4,
+        "9 classes cannot be kept of 3"),
+    "maps replaced in no store": (
+        lambda r: ["annotate", r / "images", "--model", r / "pixels", "--replace", "--out", r / "new"], 4,
+        "about the label maps of a store"),
+    # sizes that cannot be
+    "no width": (
+        lambda r: ["train", "demo_pixel", "model.width=0", "--data", r / "images"], 4, "must be at least 1"),
+    "negative heads": (
+        lambda r: ["train", "demo_pixel", "model.heads=-2", "--data", r / "images"], 4, "must be at least 1"),
+    "no patch": (
+        lambda r: ["train", "demo_pixel", "model.stem.patch=0", "--data", r / "images"], 4, "must be at least 1"),
+    "a rate that is no number": (
+        lambda r: ["train", *TOKEN, "fit.optim.lr=.nan", "--data", r / "x.tok"], 4, "must be a finite number"),
+    "no batch": (
+        lambda r: ["train", "demo_token", "fit.batch=0", "--data", r / "x.tok"], 4, "must be at least 1"),
+    "a batch beyond the data": (
+        lambda r: ["train", "demo_pixel", "fit.batch=4096", "--data", r / "images"], 4, "do not fill a batch"),
+    "a device that is not there": (
+        lambda r: ["train", *TOKEN, "--data", r / "x.tok", "--device", "cuda:9"], 6, ""),
     "merge with one prefix": (
         lambda r: ["merge", r / "x.tok", r / "x.tok", "--prefix", "a/", "--out", r / "new"], 3, "1 prefixes for 2"),
     "merge of the same": (
@@ -167,6 +223,7 @@ QUICK: dict[str, list[str]] = {
     "no store": ["verify", "nowhere"],
     "verify": ["verify", "{store}"],
     "split": ["split", "nowhere", "--out", "a.csv", "b.csv"],
+    "no report": ["report", "nowhere"],
 }
 
 
