@@ -222,6 +222,36 @@ def test_directories_of_many_runs(name: str, tmp_path: Path, capsys: pytest.Capt
     assert not (tmp_path / "f.html").exists()
 
 
+def test_photographs_and_names_in_pictures(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = tmp_path / "names.csv"
+    names.write_text("class0,tench\n")
+    capsys.readouterr()
+    assert run("inspect", made / "x.tok", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    size = sum(file.stat().st_size for file in (made / "images").rglob("*.png")) / 24
+    assert told["original_bytes_per_image"] == pytest.approx(size)
+    assert told["times_smaller"] == pytest.approx(size / told["bytes_per_image"])
+    sizes = []
+    for more in ([], ["--images", made / "images"]):
+        words = ["--picture", tmp_path / "a.png", "--names", names, "--count", 3, *more]
+        assert run("inspect", made / "x.tok", *words) == 0
+        sizes.append(Image.open(tmp_path / "a.png").size)
+    assert sizes[1][0] > 1.5 * sizes[0][0], "two pictures of each"
+    rows = []
+    for more in ([], ["--images", made / "images"]):
+        words = ["--data", made / "x.tok", "--out", tmp_path / "b.png", "--count", 2, "--names", names, *more]
+        capsys.readouterr()
+        assert run("explain", made / "token", *words, "--json") == 0, "the run holds its tokenizer"
+        said = json.loads(capsys.readouterr().out)
+        assert set(said) == {"picture", "token, top 1", "token, top 2"}
+        rows.append(Image.open(tmp_path / "b.png").size[1])
+    assert rows[1] > 1.2 * rows[0], "a row of photographs more"
+    assert run("predict", made / "token", made / "images/class0", "--top", 3, "--names", names, "--json") == 0
+    assert "tench" in json.loads(capsys.readouterr().out)[0]["classes"]
+    assert run("eval", made / "token", "--data", made / "x.tok", "--names", names, "--json") == 0
+    assert "tench" in json.loads(capsys.readouterr().out)["per_class"]
+
+
 def test_validation_data_that_are_gone(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "pixel", tmp_path / "pixel")
     told = json.loads((tmp_path / "pixel/data.json").read_text())
