@@ -114,12 +114,13 @@ class Page:
         def line(tag: str, cells: Sequence[str], more: str = "") -> str:
             long = " class='long'" if tag == "td" else ""
             kinds = (mark or (long if len(cell) > LONG else "") for mark, cell in zip(marks, cells, strict=True))
-            marked = (f"<{tag}{kind}>{_inline(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+            scope = " scope='col'" if tag == "th" else ""
+            marked = (f"<{tag}{scope}{kind}>{_inline(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
             return f"<tr>{''.join(marked)}{more}</tr>"
 
         ends = [f"<td class='bars'>{_bar(share)}</td>" for share in bars] or [""] * len(rows)
         body = "".join(line("td", row, end) for row, end in zip(rows, ends, strict=True))
-        top = line("th", head, "<th></th>" if bars else "")
+        top = line("th", head, "<td></td>" if bars else "")
         self._parts.append(f"<div class='wide'><table><thead>{top}</thead><tbody>{body}</tbody></table></div>")
 
     def picture(self, png: bytes, caption: str) -> None:
@@ -162,12 +163,13 @@ class Page:
             image = f"<img {side} style='image-rendering:pixelated;border:1px solid var(--line)' alt='{words}'"
             self._parts.append(f"<figure>{image} src='{source}'><figcaption>{words}</figcaption></figure>")
             return
-        head = "".join(f"<th>{escape(_shorten(name))}</th>" for name in classes)
+        head = "".join(f"<th scope='col'>{escape(_shorten(name))}</th>" for name in classes)
+        cells = ("".join(map(_square, *pair)) for pair in zip(counts.tolist(), shares.tolist(), strict=True))
         rows = "".join(
-            f"<tr><th>{escape(_shorten(name))}</th>{''.join(map(_square, counts[i].tolist(), shares[i].tolist()))}</tr>"
-            for i, name in enumerate(classes)
+            f"<tr><th scope='row'>{escape(_shorten(name))}</th>{row}</tr>"
+            for name, row in zip(classes, cells, strict=True)
         )
-        table = f"<table class='grid'><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        table = f"<table class='grid'><thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table>"
         self._parts.append(
             f"<div class='wide'>{table}</div><p class='lead'>Rows: true classes; columns: predictions.</p>"
         )
