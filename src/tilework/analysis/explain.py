@@ -153,8 +153,8 @@ def explain(
     held = tokenizer or next((one.tokenizer for one in models if one.tokenizer is not None), None)
     decoder = None if held is None else load_tokenizer(held)[0].to(chosen).requires_grad_(False)
     for one in models:
-        if tokenizer is not None and one.source.codebook is not None:
-            decoder_of(tokenizer, one.source.codebook)  # refuses another tokenizer than that of the data
+        if held is not None and one.source.codebook is not None:
+            decoder_of(held, one.source.codebook)  # refuses another tokenizer than that of the data
     if len({len(one.source) for one in models}) > 1:
         raise InputError("the data sets have different numbers of images", "give the same images to all runs")
     total = len(models[0].source)
