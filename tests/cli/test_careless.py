@@ -325,3 +325,35 @@ def test_tensorboard(made: Path, tmp_path: Path) -> None:
     table = (tmp_path / "r/log.csv").read_text().splitlines()
     assert table[0].startswith("step,epoch,loss")
     assert len(table) == 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_ctrl_c_leaves_a_clean_screen(made: Path, tmp_path: Path) -> None:
+    """On a terminal: the bar ends, the cursor comes back, one line says what to do; no trace."""
+    import os
+    import pty
+
+    words = ["train", *TOKEN[:1], *SMALL[1:], "augment.1.size=[8,8]", "fit.steps=100000", "fit.log_every=1"]
+    words += ["--data", str(made / "x.tok"), "--out", str(tmp_path / "run")]
+    child, screen = pty.fork()
+    if not child:  # pragma: no cover
+        os.execve(sys.executable, [sys.executable, "-m", "tilework", *words], {**os.environ, "TERM": "xterm"})
+    seen, sent = b"", False
+    while True:
+        try:
+            part = os.read(screen, 4096)
+        except OSError:  # the terminal is closed
+            part = b""
+        if not part:
+            break
+        seen += part
+        if b"loss" in seen and not sent:
+            sent = True
+            os.write(screen, b"\x03")
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    end = seen.decode(errors="replace").rpartition("\x1b[?25h")
+    assert end[1], "the cursor is shown again"
+    assert end[2].strip().startswith("tilework: stopped after step")
+    assert end[2].strip().endswith("repeat the command to resume")
+    assert "Traceback" not in seen.decode(errors="replace")
+    assert code == 75
