@@ -16,6 +16,7 @@ from PIL import Image
 
 from small_data import write_images, write_store
 from tilework.cli.main import main
+from tilework.models import create_model
 from tilework.store import Store
 from tilework.tokenizers import VitVqConfig, save_tokenizer
 
@@ -357,3 +358,32 @@ def test_ctrl_c_leaves_a_clean_screen(made: Path, tmp_path: Path) -> None:
     assert end[2].strip().endswith("repeat the command to resume")
     assert "Traceback" not in seen.decode(errors="replace")
     assert code == 75
+
+
+def test_doctor_knows_every_extra() -> None:
+    import tomllib
+
+    from tilework.cli.doctor import EXTRAS
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert set(EXTRAS) == set(project["project"]["optional-dependencies"]) - {"dev", "docs"}
+
+
+def test_lines_show_validation_only_when_it_is_new(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tilework.core.console.time.monotonic", iter(range(0, 10**6, 60)).__next__
+    )  # a line is always due
+    words = ["train", "demo_token", *SMALL[1:], "augment.1.size=[8,8]", "fit.steps=12", "fit.log_every=1"]
+    assert run(*words, "--data", made / "x.tok", "--val", made / "x.tok", "--out", tmp_path / "run") == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("demo_token ")]
+    logged = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    evaluations = [line["step"] for line in logged if "val_top1" in line]
+    assert [int(line.split()[1].split("/")[0]) for line in lines if "| val" in line] == evaluations == [6, 12]
+    assert len(lines) == 12 + 2
+
+
+def test_a_grid_may_be_one_number() -> None:
+    one, two = (create_model("vit_ti", input="tokens", grid=g, code_dim=8, classes=3) for g in (28, (28, 28)))
+    assert one.grid == two.grid == (14, 14)
