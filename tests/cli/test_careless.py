@@ -153,6 +153,10 @@ CASES: dict[str, tuple[Words, int, str]] = {
         lambda r: ["report", r / "pixels", "--best", "--out", r / "a.html"], 3, "has no best checkpoint"),
     "report with other photographs": (
         lambda r: ["report", r / "x.tok", "--images", r / "flat", "--out", r / "a.html"], 3, "has no photograph of"),
+    "report with names of others": (
+        lambda r: ["report", r / "run", "--names", r / "page.html", "--out", r / "a.html"], 3, "names none of the 3"),
+    "report on data of another kind": (
+        lambda r: ["report", r / "pixels", "--data", r / "x.tok", "--out", r / "a.html"], 3, "was trained on images"),
     "report to the web": (lambda r: ["report", r / "run", "--out", "http://x/a.html"], 4, "cannot be a URL"),
     "names nowhere": (
         lambda r: ["eval", r / "run", "--data", r / "x.tok", "--names", r / "no.txt"], 3, "no such file"),

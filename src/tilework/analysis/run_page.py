@@ -56,6 +56,7 @@ def add_run(page: Page, path: Path, wanted: Wanted, command: str) -> Headline:
     trained = open_model(path, wanted.best)
     told = read_json(trained.path / "data.json") if trained.exported == "no" else {}
     data = wanted.data or (location(told["val"]) if told.get("val") else None)
+    shown_names(trained.spec.classes, wanted.names)  # refuses a list of other classes
     task, size = trained.run.objective.task, _bytes(told.get("train"))
     network, kind = type(trained.run.model).__name__.removesuffix("Config"), trained.spec.stage
     parameters = sum(p.numel() for p in trained.network.parameters())
@@ -67,10 +68,13 @@ def add_run(page: Page, path: Path, wanted: Wanted, command: str) -> Headline:
         try:
             figure = judge(page, trained, data, wanted)
         except TileworkError as error:
+            if wanted.data is not None:
+                raise
             page.text(f"Not evaluated on {data}: {error}.")
             page.tiles(_known(trained))
     else:
-        page.text("" if judge is None else "No validation data are known: give --data to see classes and mistakes.")
+        if judge is not None:
+            page.text("No validation data are known: give --data to see classes and mistakes.")
         page.tiles(_known(trained))
     log = [] if trained.exported != "no" else trained.directory.log()
     if drawn := run_plots(log, task.metric, task.higher_is_better, NAMES.get(task.metric, task.metric)):

@@ -21,8 +21,8 @@ from tilework.data.photographs import write_photographs
 from tilework.evaluation import Classification, classify
 from tilework.recipes import run_of
 from tilework.report import Card, Page, code_pictures, rows_of_pictures
-from tilework.report.figures import draw_trade
-from tilework.report.plots import colour_of, line_plot
+from tilework.report.figures import BLUE, ORANGE, draw_trade
+from tilework.report.plots import line_plot
 from tilework.runs import Run, train
 from tilework.runs.build import open_source
 from tilework.runs.directory import QUARANTINE
@@ -217,10 +217,14 @@ class Demo:
         top1 = {
             n: [(line["step"], 100 * line["val_top1"]) for line in log if "val_top1" in line] for n, log in logs.items()
         }
-        panels = [(line_plot(loss, "step", "training loss"), "Training loss.")]
-        panels += [(line_plot(top1, "step", "validation accuracy (%)"), "Accuracy on validation images.")]
-        page.plots(panels)
-        page.legend(colour_of(list(logs)))
+        colours = {"from tokens": ORANGE, "from pixels": BLUE}  # as in the plot above
+        page.plots(
+            [
+                (line_plot(loss, "step", "training loss", colours=colours), "Training loss."),
+                (line_plot(top1, "step", "validation accuracy (%)", colours=colours), "Accuracy on validation images."),
+            ]
+        )
+        page.legend(colours)
         page.text("Both runs see the same images for the same number of steps.")
         page.heading("Reconstruction from tokens")
         page.text(

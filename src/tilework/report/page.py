@@ -65,7 +65,7 @@ LONG = 32  # letters of a cell that gets room on a narrow screen
 SMALL = 64  # pixels of a side, up to which a picture is drawn as squares
 NUMBER = re.compile(r"[-+±−]?\d.*|[-–]?")  # a cell that is aligned as a number
 BLUE = (47, 109, 181)
-MARKS = {True: " class='right'", False: " class='wrong'", None: ""}
+MARKS = {True: " class='right'>✓ ", False: " class='wrong'>✗ ", None: ">"}
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def _square(count: int, share: float) -> str:
 
 def _card(card: Card) -> str:
     images = "".join(_image(picture, card.title) for picture in card.pictures)
-    lines = "".join(f"<br><span{MARKS[right]}>{escape(text)}</span>" for text, right in card.lines)
+    lines = "".join(f"<br><span{MARKS[right]}{escape(text)}</span>" for text, right in card.lines)
     return f"<figure><div class='images'>{images}</div><figcaption>{escape(card.title)}{lines}</figcaption></figure>"
 
 
