@@ -17,7 +17,7 @@ from PIL import Image
 from small_data import write_images, write_store
 from tilework.cli.main import main
 from tilework.models import create_model
-from tilework.store import Store
+from tilework.store import Store, StoreWriter
 from tilework.tokenizers import VitVqConfig, save_tokenizer
 
 SMALL = ["fit.steps=2", "fit.batch=8", "model.width=16", "model.heads=2", "model.depth=1"]
@@ -41,6 +41,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = VitVqConfig(patch=4, codes=16, code_dim=8, width=16, depth=1, heads=2)
     torch.manual_seed(0)
     save_tokenizer(root / "tokenizer", config.build(3, (32, 32), 0), config, (32, 32))
+    with StoreWriter(root / "other.tok", np.eye(4, 8, dtype=np.float32), ["a"], tokenizer={"sha256": "x"}) as writer:
+        writer.add(np.zeros((2, 4, 4), np.int64), np.zeros(2, np.int64), ["0.png", "1.png"])
     (root / "killed.tok.spool").mkdir()
     (root / "killed.tok.spool/plan.json").write_text("{}")
     (root / "empty").mkdir()
@@ -197,6 +199,8 @@ CASES: dict[str, tuple[Words, int, str]] = {
         lambda r: ["train", "demo_pixel", "fit.batch=4096", "--data", r / "images"], 4, "do not fill a batch"),
     "a device that is not there": (
         lambda r: ["train", *TOKEN, "--data", r / "x.tok", "--device", "cuda:9"], 6, ""),
+    "merge of another tokenizer": (
+        lambda r: ["merge", r / "x.tok", r / "other.tok", "--out", r / "new"], 3, "made with another tokenizer"),
     "merge with one prefix": (
         lambda r: ["merge", r / "x.tok", r / "x.tok", "--prefix", "a/", "--out", r / "new"], 3, "1 prefixes for 2"),
     "merge of the same": (

@@ -148,12 +148,12 @@ def _codes(store: Store, index: np.ndarray) -> np.ndarray:
 
 def _check_alike(first: Store, other: Store) -> None:
     a, b = first.manifest, other.manifest
+    same = a.tokenizer.get("sha256") == b.tokenizer.get("sha256") and a.tokenizer_codes == b.tokenizer_codes
+    if not same:  # first: other grids follow from it
+        raise InputError(f"{other.path} was made with another tokenizer than {first.path}", "tokenize it again")
     for what, mine, yours in (("grid", a.grid, b.grid), ("number of views", a.views, b.views)):
         if mine != yours:
             raise InputError(f"{other.path} has another {what} than {first.path}", f"{yours} and {mine}")
-    same = a.tokenizer.get("sha256") == b.tokenizer.get("sha256") and a.tokenizer_codes == b.tokenizer_codes
-    if not same:
-        raise InputError(f"{other.path} was made with another tokenizer than {first.path}", "tokenize it again")
     _, here, there = np.intersect1d(first.used, other.used, return_indices=True)
     if not np.array_equal(first.codebook.vectors[here], other.codebook.vectors[there]):
         raise InputError(f"{other.path} has other code vectors than {first.path}", "tokenize it again")
