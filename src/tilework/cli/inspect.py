@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from tilework.cli.arguments import Json, Names, OptionalPath, Photographs, StorePath
+from tilework.cli.arguments import Json, Names, OptionalLocal, OptionalPath, Photographs, StorePath
 from tilework.cli.output import check_png, show
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def inspect(
     store: StorePath,
     /,
-    tokenizer: OptionalPath = None,
+    tokenizer: OptionalLocal = None,
     picture: OptionalPath = None,
     images: Photographs = None,
     names: Names = None,

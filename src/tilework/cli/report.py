@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Best, Data, Device, Json, Names, OptionalData, OptionalPath, Photographs
+from tilework.cli.arguments import Best, Data, Device, Json, Names, OptionalData, OptionalLocal, Photographs
 from tilework.cli.output import show
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def report(
     out: Path = Path("report.html"),
     data: OptionalData = None,
     images: Photographs = None,
-    tokenizer: OptionalPath = None,
+    tokenizer: OptionalLocal = None,
     names: Names = None,
     best: Best = False,
     count: int = 12,

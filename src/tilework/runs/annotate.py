@@ -14,9 +14,10 @@ import torch
 
 from tilework.augment import Augment, CentreCrop, Normalise, build_all
 from tilework.core.config import Plain
-from tilework.core.errors import ConfigError, InputError, OutputError
+from tilework.core.errors import InputError, OutputError
 from tilework.core.files import locked, write_json
-from tilework.core.location import Location
+from tilework.core.hub import exactly
+from tilework.core.location import Location, PathOrHub
 from tilework.data.images import Broken, ImageFolder
 from tilework.data.label_maps import CARD, COLUMN, MapsCard, write_maps
 from tilework.data.map_spool import MapSpool
@@ -24,7 +25,8 @@ from tilework.evaluation.annotate import Annotator, annotate, match_classes
 from tilework.models import EfficientnetLite0Config, Model, create_model
 from tilework.models.efficientnet_lite import published_weights
 from tilework.models.weights import adopt, read_weights
-from tilework.runs.trained import Trained
+from tilework.runs.export import open_model
+from tilework.runs.teacher import timm_weights
 from tilework.store import Store
 from tilework.tokenizers.tokenize import quarantine_of
 from tilework.train.log import Bar, counted, notice
@@ -33,9 +35,9 @@ IMAGENET = 1000  # classes
 
 
 def open_annotator(
-    name: str, weights: Path | None, classes: Path | None, names: tuple[str, ...], size: int, top: int
+    name: str, weights: PathOrHub | None, classes: Path | None, names: tuple[str, ...], size: int, top: int
 ) -> Annotator:
-    """A run of ours on pixels, EfficientNet-Lite0, or a network of timm. names: classes of the data."""
+    """A model of ours on pixels, EfficientNet-Lite0, or a network of timm. names: classes of the data."""
     told = None if classes is None else _read_classes(classes)
     steps: tuple[Augment, ...]
     if name == "efficientnet_lite0":
@@ -44,12 +46,11 @@ def open_annotator(
         model.load_state_dict(published_weights())
         return Annotator(model, (Normalise(config.mean, config.std),), match_classes(names, None, told), size, top)
     if name.startswith("timm:"):
-        if weights is None:
-            raise ConfigError(f"{name} has no weights here", "give --weights FILE")
-        model = create_model(name, grid=(size, size), classes=IMAGENET)
-        adopt(model, read_weights(weights))
-        return Annotator(model, (Normalise(),), match_classes(names, None, told), size, top)
-    trained = Trained.open(name)
+        known = timm_weights(name, weights)
+        model = create_model(known.model, grid=(size, size), classes=IMAGENET)
+        adopt(model, read_weights(known.file))
+        return Annotator(model, (known.normalise,), match_classes(names, None, told), size, top)
+    trained = open_model(name)
     run, spec, model = trained.run, trained.spec, trained.classifier
     if spec.stage != "pixels":
         raise InputError(f"{name} is no classifier of pixels", "give a run on images, efficientnet_lite0 or timm:NAME")
@@ -69,7 +70,7 @@ class Annotation:
 
     images: Path
     annotator: str
-    weights: Path | None
+    weights: PathOrHub | None
     classes: Path | None
     size: int
     top: int
@@ -93,7 +94,7 @@ class Annotation:
         annotator = open_annotator(self.annotator, self.weights, self.classes, folder.classes, self.size, self.top)
         first = annotator.scores(torch.zeros(1, 3, annotator.size, annotator.size, dtype=torch.uint8))[0]
         grid, elsewhere = (first.shape[1], first.shape[2]), first.shape[3] > self.top
-        card = MapsCard(folder.classes, grid, self.top, self.annotator, annotator.size, elsewhere)
+        card = MapsCard(folder.classes, grid, self.top, exactly(self.annotator), annotator.size, elsewhere)
         spool = MapSpool.open(self._spool_path, {"card": asdict(card), "of": _digest(folder.keys, annotator.model)})
         with locked(spool.path):
             self._fill(spool, annotator, folder)
