@@ -374,7 +374,7 @@ def test_doctor_knows_every_extra() -> None:
     from tilework.cli.doctor import EXTRAS
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    assert set(EXTRAS) == set(project["project"]["optional-dependencies"]) - {"dev", "docs"}
+    assert set(EXTRAS) == set(project["project"]["optional-dependencies"]) - {"dev"}
 
 
 def test_lines_show_validation_only_when_it_is_new(
