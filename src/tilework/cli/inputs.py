@@ -34,6 +34,7 @@ FIRST = {
     "compare": ("images",),
     "frontier": ("images",),
     "annotate": ("data",),
+    "report": ("report", "report"),
 }
 FLAGS = {
     "--data": "data",
@@ -48,6 +49,7 @@ FLAGS = {
     "--config": "file",
     "--labels": "file",
     "--keys": "file",
+    "--names": "file",
     "--weights": "file",
     "--transfer": "run",
     "--lpips": "file",
@@ -57,6 +59,10 @@ FLAGS = {
 FROM_HUB = ("--tokenizer", "--start", "--weights")
 KINDS = {  # what is needed, and what to do about anything else
     "run": (("a run", "a chain of runs", "an exported model"), "give a directory that 'tilework train' wrote"),
+    "report": (
+        ("a run", "a chain of runs", "an exported model", "a token store", "a table or comparison of runs"),
+        "give a directory that 'tilework train', 'tokenize', 'table', 'robustness' or 'frontier' wrote",
+    ),
     "tokenizer": (("a tokenizer",), "train one with 'tilework tokenizer train IMAGES', or give box"),
     "adapter": (("a TokenAdapt",), "give OUT/token_adapt of a run of token_adapt_cpu"),
     "maps": (("label maps",), "make them with 'tilework annotate IMAGES --out MAPS'"),
@@ -104,12 +110,16 @@ def check_inputs(command: str, words: Sequence[str]) -> None:
     if command in RECIPES and words and not words[0].startswith("-"):
         _check_recipe(words[0])
     kinds = FIRST.get(command, ())
-    leading = takewhile(lambda word: not word.startswith("-"), words)
-    for kind, word in zip(chain(kinds, repeat(kinds[-1])) if kinds[1:] else kinds, leading, strict=False):
+    for kind, word in zip(chain(kinds, repeat(kinds[-1])) if kinds[1:] else kinds, _leading(words), strict=False):
         _check(kind, word, "")
     for option, value in _values(words):
         if option in FLAGS:
             _check(FLAGS[option], value, option)
+
+
+def _leading(words: Sequence[str]) -> list[str]:
+    """The words before the first option."""
+    return list(takewhile(lambda word: not word.startswith("-"), words))
 
 
 def _values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -130,14 +140,14 @@ def _check(kind: str, text: str, option: str) -> None:
     if "://" in text or text == "none" or text.startswith("timm:") or any(sign in text for sign in "*?["):
         return  # looked at when it is opened
     text = text.partition("=")[2] if kind == "shift" else text
-    path, said = Path(text), f"{option} " if option else ""
+    path, shown = Path(text), f"{option} " if option else ""
     if not text or (kind == "tokenizer" and text in packaged()):
         return
     hint = KINDS[kind][1] if kind in KINDS else "check the path"
     if not path.exists():
         spool = path.with_name(f"{path.name}.spool")
         if spool.is_dir():
-            what = f"{said}{path} is not finished: its parts lie in {spool}"
+            what = f"{shown}{path} is not finished: its parts lie in {spool}"
             raise InputError(what, "repeat the 'tilework tokenize' that was stopped, or run 'tilework seal'")
         what = f"{ABSENT.get(kind, 'no such data:')} {path}"
         raise InputError(what if kind != "file" else f"no such file: {path} ({option})", hint)
@@ -146,9 +156,10 @@ def _check(kind: str, text: str, option: str) -> None:
     wanted, found = KINDS[kind][0], what_is(path)
     if found in wanted:
         return
+    said = {"run": "a run", "data": "data", "photograph": "a photograph", "report": "a run, a token store or a table"}
+    needed = said.get(kind, wanted[0] or "images")
     if found is None:
-        raise InputError(f"{ABSENT[kind]} {path}" if kind in ABSENT else f"{path} is not {wanted[0]}", hint)
-    needed = {"run": "a run", "data": "data", "photograph": "a photograph"}.get(kind, wanted[0] or "images")
+        raise InputError(f"{ABSENT[kind]} {path}" if kind in ABSENT else f"{path} is not {needed}", hint)
     if found == "an unfinished token store":
         hint = "repeat the 'tilework tokenize' that was stopped, or run 'tilework seal'"
     if found == "a token store" and kind == "images":

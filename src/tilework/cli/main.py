@@ -47,6 +47,7 @@ COMMANDS = {
     "predict": "predict.predict",
     "eval": "eval.evaluate",
     "robustness": "robustness.robustness",
+    "report": "report.report",
     "probe": "probe.probe",
     "analyze augment": "analyze.augment",
     "analyze align": "analyze.align",

@@ -10,7 +10,6 @@ import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -90,16 +89,15 @@ class Description:
     software: str = f"tilework {__version__}"
 
 
-@dataclass(frozen=True)
-class Exported:
-    """A trained model, ready for inference: of an exported folder, or of a run."""
+class Exported(nn.Module):
+    """A trained model, ready for inference: of an exported folder, or of a run. Raw input in, logits out."""
 
-    trained: Trained
-
-    @property
-    def model(self) -> Model:
-        """The network."""
-        return self.trained.classifier
+    def __init__(self, trained: Trained) -> None:
+        super().__init__()
+        self.trained = trained
+        self.model: Model = trained.predictor
+        self._steps: dict[torch.device, tuple[AnyStep, ...]] = {}
+        self.eval()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -126,19 +124,29 @@ class Exported:
         """What codes stand for; None for pixels."""
         return self.trained.codebook
 
-    @cached_property
+    @property
     def steps(self) -> tuple[AnyStep, ...]:
-        """From raw input to what the model takes."""
-        return self.trained.steps(CPU)
+        """From raw input on a CPU to what the model takes."""
+        return self.steps_on(CPU)
+
+    def steps_on(self, device: torch.device) -> tuple[AnyStep, ...]:
+        """The same for input on any device."""
+        if device not in self._steps:
+            self._steps[device] = self.trained.steps(device)
+        return self._steps[device]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Classify raw input: ids (B, H, W), stacks of them (B, C, H, W), or pixels (B, 3, H, W) in 0..255.
+
+        Returns (B, K), or (B, K, h, w) of a network that segments. Gradients reach the network's parameters.
+        """
+        self._check(x)
+        return through(self.model, self.steps_on(x.device), x)
 
     @torch.inference_mode()
     def logits(self, x: Tensor) -> Tensor:
-        """Classify raw input: ids (B, H, W), stacks of them (B, C, H, W), or pixels (B, 3, H, W) in 0..255.
-
-        Returns (B, K), or (B, K, h, w) of a network that segments.
-        """
-        self._check(x)
-        return _Whole(self.model, self.steps)(x)
+        """The same without gradients."""
+        return self(x)
 
     def predict(
         self,
@@ -170,6 +178,14 @@ class Exported:
             raise InputError(what, f"0 to {len(codebook) - 1} are known, numbered as in the store")
 
 
+def through(model: nn.Module, steps: Sequence[AnyStep], x: Tensor) -> Tensor:
+    """Logits of raw input, by the evaluation pipeline and the network."""
+    index = torch.arange(x.shape[0], device=x.device)
+    batch = apply_all(steps, Batch(x, Target.hard(index), index), Draws(0, 0, index))
+    logits: Tensor = model(batch.x).logits
+    return logits
+
+
 class _Whole(nn.Module):
     """The evaluation pipeline and the network in one, from raw input to logits."""
 
@@ -179,9 +195,7 @@ class _Whole(nn.Module):
         self.steps = tuple(steps)
 
     def forward(self, x: Tensor) -> Tensor:
-        index = torch.arange(x.shape[0], device=x.device)
-        batch = apply_all(self.steps, Batch(x, Target.hard(index), index), Draws(0, 0, index))
-        return self.model(batch.x).logits
+        return through(self.model, self.steps, x)
 
 
 class _FromPixels(nn.Module):

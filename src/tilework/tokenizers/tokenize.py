@@ -27,7 +27,7 @@ from torch import Tensor
 
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import write, write_json
-from tilework.data.images import Broken, Frame, accepting, attempt, decode_image
+from tilework.data.images import Broken, Frame, ImageFolder, accepting, attempt, decode_image
 from tilework.data.open_images import Images
 from tilework.data.pairs import PairFolder, image_sides
 from tilework.data.views import decode_views, sample_crops
@@ -90,6 +90,7 @@ class Tokenizing:
             licence=self.licence,
             parts=-(-len(images) // self.part),
             source=hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
+            original_bytes=images.bytes if isinstance(images, ImageFolder) else 0,
         )
 
     def grid(self, size: tuple[int, int]) -> tuple[int, ...]:
