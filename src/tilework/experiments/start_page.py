@@ -14,7 +14,7 @@ from tilework.core.config import Plain
 from tilework.core.files import write
 from tilework.data.images import decode_image
 from tilework.evaluation import Classification
-from tilework.report import Page, confusion, predictions
+from tilework.report import Page, captioned_pictures, confusion
 
 PAGE = "report.html"
 MISTAKES, SIDE = 12, 160  # pictures; their pixels
@@ -97,13 +97,14 @@ def write_page(out: Path, results: Plain, found: Classification, paths: Sequence
     wrong = _mistakes(found)
     if len(wrong):
         page.heading("Most confident mistakes")
-        pictures = np.stack([decode_image(paths[i], (SIDE, SIDE)).transpose(1, 2, 0) for i in wrong.tolist()])
+        pictures = [decode_image(paths[i], (SIDE, SIDE)).transpose(1, 2, 0) for i in wrong.tolist()]
         said = [
-            (found.classes[k], float(found.probabilities[i, k]))
-            for i, k in zip(wrong, found.predicted[wrong], strict=True)
+            [f"{found.classes[k]} {found.probabilities[i, k]:.0%}"]
+            for i, k in zip(wrong.tolist(), found.predicted[wrong].tolist(), strict=True)
         ]
-        truth = [found.classes[int(found.labels[i])] for i in wrong]
-        page.picture(predictions(pictures, truth, {"said": said}), "Above each picture its true class.")
+        truth = [found.classes[int(found.labels[i])] for i in wrong.tolist()]
+        sheet = captioned_pictures(pictures, truth, said, [False] * len(said))
+        page.picture(sheet, "Above each picture its true class, below it the answer.")
     page.heading("Next")
     for command in next_commands(out):
         page.text(command)
