@@ -106,8 +106,7 @@ def write_page(out: Path, results: Plain, found: Classification, paths: Sequence
         sheet = captioned_pictures(pictures, truth, said, [False] * len(said))
         page.picture(sheet, "Above each picture its true class, below it the answer.")
     page.heading("Next")
-    for command in next_commands(out):
-        page.text(command)
+    page.commands(next_commands(out))
     seconds, cpu = (sum(results[name].values()) for name in ("seconds", "cpu_seconds"))
     page.text(f"Repeat: tilework start {results['start']} --out {out} ({results['software']}, {seconds:.0f} s, "
               f"{cpu:.0f} s of processors).")  # fmt: skip
