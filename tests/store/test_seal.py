@@ -251,7 +251,7 @@ def test_refusal_leaves_the_spool(tmp_path: Path, classes: int, codec: str, erro
 
 def test_progress_ends_at_the_number_of_records(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    sealed(tmp_path / "out.tok", some([1, 2]), progress=lambda done, total: seen.append((done, total)))
+    sealed(tmp_path / "out.tok", some([1, 2]), shard_images=5, progress=lambda *both: seen.append(both))
     assert seen == [(5, 10), (10, 10)]
 
 

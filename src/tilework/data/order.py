@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilework.core.rng import words
+from tilework.core.rng import permutation
 
 
 def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
     """A permutation of `count` samples: every sample exactly once. Returns (count,) int64."""
-    high, low = words(seed, epoch, np.arange(count, dtype=np.int64), "order", 2).T
-    return np.argsort((high << 31) ^ low, kind="stable")
+    return permutation(seed, epoch, count, "order")
 
 
 def batch_of(order: np.ndarray, step: int, batch: int, rank: int = 0, world: int = 1, repeats: int = 1) -> np.ndarray:

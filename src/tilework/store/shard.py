@@ -63,14 +63,20 @@ def write_shard(path: Path, records: bytes, sizes: np.ndarray, first: int) -> in
 
 
 def write_shards(
-    root: Path, folder: str, chunks: Iterable[tuple[bytes, np.ndarray]], most: int, most_bytes: int = USUAL_BYTES
+    root: Path,
+    folder: str,
+    chunks: Iterable[tuple[bytes, np.ndarray]],
+    most: int,
+    most_bytes: int = USUAL_BYTES,
+    first: int = 0,
 ) -> tuple[ShardEntry, ...]:
     """Write records to shards of at most `most` records and about `most_bytes` bytes.
 
     chunks: records that lie one after another, and their sizes (B,). How they are cut depends on the records alone.
+    first: number of the first record.
     """
     entries: list[ShardEntry] = []
-    held, sizes, first = bytearray(), np.empty(0, np.int64), 0
+    held, sizes = bytearray(), np.empty(0, np.int64)
 
     def close() -> None:
         nonlocal held, sizes, first
