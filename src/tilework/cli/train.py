@@ -29,7 +29,7 @@ def train(
     *,
     data: tuple[Data, ...],
     val: Annotated[tuple[Data, ...], arg(help_behavior_hint="(optional)")] = (),
-    out: Path,
+    out: Data,
     start: OptionalPath = None,
     artefacts: Given = NONE,
     config: OptionalPath = None,
@@ -59,7 +59,7 @@ def train(
         recipe: Name of a recipe or a chain; see 'tilework recipes'.
         data: Token store (path or URL) or image folder to train on; for a chain one per run of the chain.
         val: Token store or image folder to evaluate on; for a chain one per run, 'none' for no evaluation.
-        out: Directory for settings, log, checkpoints and results.
+        out: Directory for settings, log, checkpoints and results; or a URL of a bucket, which every checkpoint goes to.
         start: Run or checkpoint file to initialise weights from (timm's ViT and DeiT too).
         config: YAML file that overrides settings of the recipe.
         find_lr: Do not train: raise the learning rate over 100 steps and suggest one (range test; Smith, 2017).
@@ -68,6 +68,7 @@ def train(
     """
     from tilework.core.config import resolve
     from tilework.core.errors import ConfigError
+    from tilework.core.location import Url
     from tilework.recipes import find
     from tilework.runs import Chain, check_links, equip, plan, train_chain, try_rates
     from tilework.runs import train as run_recipe
@@ -79,6 +80,8 @@ def train(
     if find_lr and (isinstance(base, Chain) or dry_run):
         raise ConfigError("--find-lr is about a single run", "leave --dry-run out, and give a recipe that is no chain")
     if isinstance(base, Chain):
+        if isinstance(out, Url):
+            raise ConfigError("the --out of a chain cannot be a URL", "write to a local path, then copy it")
         if tensorboard:
             raise ConfigError("--tensorboard is for a single run", "leave it out: every link has a log.csv")
         chain = resolve(equip(base, given), config, settings)

@@ -29,6 +29,11 @@ class World:
         """Whether this process logs and saves."""
         return self.rank == 0
 
+    @property
+    def first_here(self) -> bool:
+        """Whether this process is the first one on its machine."""
+        return int(os.environ.get("LOCAL_RANK", "0")) == 0
+
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process."""
         if self.size == 1:

@@ -38,6 +38,7 @@ from tilework.runs.build import (
 from tilework.runs.directory import QUARANTINE, RESULTS, DataSpec, RunDirectory
 from tilework.runs.run import Run
 from tilework.runs.start import Start
+from tilework.store.upload import Mirror
 from tilework.tokenizers.find import find_tokenizer, keep_tokenizer, place_from
 from tilework.train import HELD, TRAINING, Job, Result, find_rate, fit, time_steps
 from tilework.train.log import counted, notice
@@ -147,7 +148,7 @@ def train(
     run: Run,
     data: Path | str,
     val: Path | str | None,
-    out: Path | str,
+    out: Location | str,
     device: str = "auto",
     title: str = "train",
     quiet: bool = False,
@@ -156,11 +157,20 @@ def train(
 ) -> Result:
     """Run a recipe on data, from the newest checkpoint in `out` if there is one, and write results.json.
 
+    out: a directory, or a URL of a bucket that every checkpoint is uploaded to.
     start: a run or a checkpoint file whose weights to begin with.
     """
     with join_world(device) as world:
         validation, begin = location(val) if val else None, Path(start) if start else None
-        return train_in(world, run, location(data), validation, begin, Path(out), title, quiet, tensorboard)
+        place = location(out) if isinstance(out, str) else out
+        mirror = Mirror(place) if isinstance(place, Url) else None
+        folder = place if mirror is None else mirror.local
+        assert isinstance(folder, Path)
+        if mirror is not None and world.first_here:
+            mirror.pull()
+        world.wait()
+        push = mirror.push if mirror is not None and world.leads else None
+        return train_in(world, run, location(data), validation, begin, folder, title, quiet, tensorboard, push)
 
 
 def train_in(
@@ -173,10 +183,12 @@ def train_in(
     title: str,
     quiet: bool,
     tensorboard: bool = False,
+    push: Callable[[], None] | None = None,
 ) -> Result:
-    """`train` among processes that know each other already."""
+    """`train` among processes that know each other already. push: called when files of `out` have changed."""
     job = prepare(run, data, val, out, world, title, quiet, start)
     job.tensorboard = tensorboard
+    job.saved = push or job.saved
     with locked(out) if world.leads else nullcontext():
         result = fit(job)
         if world.leads:
@@ -185,6 +197,7 @@ def train_in(
             if learnt is not None and codebook is not None:
                 codebook.with_learnt(learnt.cpu().numpy()).write(out)
             write_json(out / RESULTS, result.summary)
+            job.saved()
     world.wait()  # a run that starts from this one reads what was just written
     return result
 

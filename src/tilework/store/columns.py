@@ -176,12 +176,13 @@ def write_values(path: Path, count: int, portions: Callable[[], Iterable[Values]
             yield pack_values(texts)["text"].tobytes()
 
     size = sum(int(part.sum()) for part in lengths())
-    write(path, _tensor_file({"offsets": (np.dtype(np.int64), (count + 1,)), "text": (np.dtype(np.uint8), (size,))}, data()))
+    write(
+        path,
+        _tensor_file({"offsets": (np.dtype(np.int64), (count + 1,)), "text": (np.dtype(np.uint8), (size,))}, data()),
+    )
 
 
-def _tensor_file(
-    tensors: dict[str, tuple[np.dtype[Any], tuple[int, ...]]], data: Iterable[bytes]
-) -> Iterable[bytes]:
+def _tensor_file(tensors: dict[str, tuple[np.dtype[Any], tuple[int, ...]]], data: Iterable[bytes]) -> Iterable[bytes]:
     """A safetensors file in portions: its header, as the library writes it, then the tensors' bytes."""
     head, end = {}, 0
     for name, (dtype, shape) in tensors.items():

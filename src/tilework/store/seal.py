@@ -66,7 +66,9 @@ class SealOptions:
 
     codec: str = "auto"
     cut: bool = True  # keep only codes that occur, and their vectors
-    used: np.ndarray | None = field(default=None, compare=False)  # keep these codes, as another store does, whatever cut
+    used: np.ndarray | None = field(
+        default=None, compare=False
+    )  # keep these codes, as another store does, whatever cut
     parts: int = 0  # expected number, if the plan does not state it
     shard_images: int = SHARD_IMAGES
     shuffle: bool = False  # put images in random order, so that shards can be read one after another

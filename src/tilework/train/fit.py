@@ -53,6 +53,7 @@ class Job:
     title: str = "train"
     quiet: bool = False
     after_step: Callable[[int], None] = field(default=lambda step: None)  # for tests and sample images
+    saved: Callable[[], None] = field(default=lambda: None)  # in the process that saves, after each checkpoint
     metric: str = "top1"  # by which the best checkpoint is known
     higher_is_better: bool = True
     tensorboard: bool = False  # whether to write events for TensorBoard beside the log
@@ -237,6 +238,7 @@ class Fit:
             if self.world.leads:
                 folder = self.job.out / "checkpoints"
                 save_checkpoint(folder, done, self.objective, self.optimiser, self.ema, config.keep, best)
+                self.job.saved()
             self.world.wait()
         if stopping and done < self.total:
             raise Stopped(
