@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from s3_server import BUCKET, S3Server
-from small_data import CODES, write_images, write_store
+from small_data import CODES, write_images
 from tilework.cli.main import main
 from tilework.core.errors import DamageError, InputError
 from tilework.core.location import Url

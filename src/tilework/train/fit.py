@@ -122,7 +122,15 @@ class Fit:
             self.wrapped = DistributedDataParallel(self.objective)
         pin = world.device.type == "cuda"
         self.loader = Loader(
-            job.source, config.batch, config.seed, world.rank, world.size, pin=pin, repeats=config.repeats
+            job.source,
+            config.batch,
+            config.seed,
+            world.rank,
+            world.size,
+            pin=pin,
+            repeats=config.repeats,
+            order=config.order,
+            lanes=config.lanes,
         )
         self.total = config.total_steps(len(job.source))
         self.pending: list[tuple[int, dict[str, Tensor]]] = []  # steps whose numbers are still on the device
