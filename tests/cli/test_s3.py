@@ -23,6 +23,7 @@ from tilework.core.location import Url
 from tilework.store import Store, remote
 from tilework.store.upload import place_of, upload
 from tilework.tokenizers import VitVqConfig, save_tokenizer
+from tilework.train.fit import Fit
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'tilework[s3]'")
 SMALL = ["fit.batch=8", "fit.steps=4", "model.width=16", "model.heads=2", "model.depth=1", "augment.1.size=[8,8]"]
@@ -181,14 +182,14 @@ def test_a_run_in_a_bucket_goes_on_on_another_machine(
     assert run(*line, "--data", store, "--val", val_store, "--out", local) == 0
     data = ["--data", f"{stored}/train.tok", "--val", f"{stored}/val.tok", "--out", url]
     with monkeypatch.context() as patch:
-        steps: list[int] = []
+        after = Fit._after
 
-        def dies(step: int) -> None:
-            steps.append(step)
-            if step == 3:
+        def dies(loop: Fit, done: int, stop: list[int]) -> None:
+            after(loop, done, stop)
+            if done == 3:
                 raise KeyboardInterrupt
 
-        patch.setattr("tilework.runs.job.Job.after_step", property(lambda job: dies, lambda job, value: None), False)
+        patch.setattr(Fit, "_after", dies)
         assert run(*line, *data) == 130
     monkeypatch.setenv("TILEWORK_CACHE", str(tmp_path / "another machine"))
     assert run(*line, *data) == 0

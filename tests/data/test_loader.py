@@ -121,7 +121,7 @@ def test_batch_as_large_as_the_data_is_fine() -> None:
 
 
 def test_batch_that_ranks_cannot_share_is_refused() -> None:
-    with pytest.raises(ConfigError, match="batch of 9 cannot be shared by 2"):
+    with pytest.raises(ConfigError, match="batch of 9 cannot be shared by 10"):
         Loader(Numbers(100), batch=9, world=2)
 
 

@@ -83,7 +83,9 @@ def streamed(sizes: np.ndarray, batch: int, lanes: int, world: int = 1, epoch: i
     lanes=st.integers(1, 17),
     world=st.integers(1, 16),
 )
-def test_a_stream_sees_each_sample_once_whatever_the_world(sizes: list[int], batch: int, lanes: int, world: int) -> None:
+def test_a_stream_sees_each_sample_once_whatever_the_world(
+    sizes: list[int], batch: int, lanes: int, world: int
+) -> None:
     one = streamed(np.array(sizes), batch, lanes)[0]
     seen = np.concatenate(one) if one else np.empty(0, np.int64)
     assert len(np.unique(seen)) == len(seen) == sum(sizes) // batch * batch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
@@ -54,6 +53,8 @@ def train(
       tilework train plain_pixel_cpu --classes top --data photos/train.csv --val photos/val.csv --out runs/listed
       tilework train demo_token --find-lr --data train.tok --out runs/none
       torchrun --nproc-per-node 2 -m tilework train demo_token --data train.tok --val val.tok --out runs/two
+      TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts 3 --nproc-per-node 2 -m tilework train demo_token
+        --data s3://bucket/train.tok --out s3://bucket/runs/elastic
 
     Args:
         recipe: Name of a recipe or a chain; see 'tilework recipes'.

@@ -34,8 +34,8 @@ class Loader:
     lanes: int = 16  # of a stream
 
     def __post_init__(self) -> None:
-        if self.batch % self.world:
-            raise ConfigError(f"a batch of {self.batch} cannot be shared by {self.world} processes", "change fit.batch")
+        if self.batch < self.world:
+            raise ConfigError(f"a batch of {self.batch} cannot be shared by {self.world} processes", "raise fit.batch")
         if len(self.source) < self.batch:
             raise ConfigError(f"{len(self.source)} samples do not fill a batch of {self.batch}", "lower fit.batch")
 

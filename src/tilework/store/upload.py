@@ -110,14 +110,11 @@ class Mirror:
         try_often(str(self.url), attempt)
         shutil.rmtree(self.local, ignore_errors=True)
         aside.rename(self.local)
+        self._sent = self._here()
 
     def push(self) -> None:
         """Upload what is new, pointers last, then remove checkpoints that are no longer kept."""
-        here = {
-            path.relative_to(self.local).as_posix(): (path.stat().st_size, path.stat().st_mtime_ns)
-            for path in self.local.rglob("*")
-            if path.is_file() and not any(part.startswith(".") for part in path.relative_to(self.local).parts)
-        }
+        here = self._here()
         for name in sorted(here, key=lambda name: (POINTERS.index(Path(name).name) if _points(name) else -1, name)):
             if self._sent.get(name) != here[name]:
                 put(self.local / name, self.url, name)
@@ -127,6 +124,14 @@ class Mirror:
             with bucket_errors(str(self.url), "written"):
                 file_system(self.url).rm([in_bucket(self.url, name) for name in gone])
             self._sent = {name: sent for name, sent in self._sent.items() if name in here}
+
+    def _here(self) -> dict[str, tuple[int, int]]:
+        """Size and time of every file, but of those that are being written."""
+        return {
+            path.relative_to(self.local).as_posix(): (path.stat().st_size, path.stat().st_mtime_ns)
+            for path in self.local.rglob("*")
+            if path.is_file() and not any(part.startswith(".") for part in path.relative_to(self.local).parts)
+        }
 
 
 def _points(name: str) -> bool:

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -99,11 +100,11 @@ class Fit:
 
     def __init__(self, job: Job) -> None:
         config, world = job.config, job.world
-        if config.batch % (world.size * config.accumulate):
+        if config.batch < world.size * config.accumulate:
             raise ConfigError(
-                f"fit.batch={config.batch} is not divisible by {world.size} processes x "
+                f"fit.batch={config.batch} has no sample for each of {world.size} processes x "
                 f"{config.accumulate} accumulation steps",
-                f"use a multiple of {world.size * config.accumulate}",
+                f"use {world.size * config.accumulate} or more, or fewer processes",
             )
         self.job, self.config, self.world = job, config, world
         if world.device.type == "cpu":
@@ -200,13 +201,14 @@ class Fit:
             last = number == len(parts) - 1
             wait = nullcontext() if last or self.world.size == 1 else self.wrapped.no_sync()  # type: ignore[operator]
             draws = Draws(config.seed, epoch, part.index, step, self.total)
+            weight = len(part.index) * self.world.size / config.batch  # gradients are averaged over processes
             bf16 = config.precision == "bf16"
             part = apply_all(self.job.augment, part, draws)  # in full precision
             with wait, torch.autocast(self.world.device.type, torch.bfloat16, enabled=bf16):
                 out = self.wrapped(part, draws)
-                (out["loss"] / len(parts)).backward()
+                (out["loss"] * weight).backward()
             for name, value in out.items():
-                logged[name] = logged.get(name, 0) + value.detach() / len(parts)
+                logged[name] = logged.get(name, 0) + value.detach() * weight
         gradients = [p.grad for p in self.objective.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)  # the same in every process: gradients are averaged by now
         if config.optim.clip:
@@ -324,11 +326,11 @@ def seed_noise(device: torch.device, seed: int) -> None:
 
 
 def _split(batch: Batch, parts: int) -> list[Batch]:
-    """Equal parts of a batch, for gradient accumulation."""
+    """Parts of a batch, equal up to one sample, for gradient accumulation."""
     if parts == 1:
         return [batch]
-    size = len(batch.x) // parts
-    return [batch.rows(slice(i * size, (i + 1) * size)) for i in range(parts)]
+    edges = [i * len(batch.x) // parts for i in range(parts + 1)]
+    return [batch.rows(slice(a, b)) for a, b in pairwise(edges)]
 
 
 def _short(metrics: dict[str, float]) -> str:
