@@ -6,7 +6,6 @@ reason; a place that newly waits fails here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -132,10 +131,10 @@ def test_networks_stay_on_the_device(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     write_data(folder)
-    yield folder
+    return folder
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ Json = Annotated[bool, arg(help="Print the result as JSON and no progress.", hel
 KeepOrder = Annotated[
     bool,
     arg(
-        help="Keep images in the order of the source; they are shuffled otherwise, so that training can read shard after "
-        "shard from a bucket. Keys say which image is which.",
+        help="Keep images in the order of the source; they are shuffled otherwise, so that training can read shard "
+        "after shard from a bucket. Keys say which image is which.",
         help_behavior_hint="",
     ),
 ]

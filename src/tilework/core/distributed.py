@@ -107,7 +107,7 @@ def join_world(device: str = "auto") -> Iterator[World]:
 
 
 def _warn_of_stale_addresses() -> None:
-    """Restarted workers find the addresses of dead ones in the store that torchrun shares with them, and wait for ever."""
+    """Restarted workers find addresses of dead ones in the store that torchrun shares with them, and wait for ever."""
     if os.environ.get(OWN_STORE) != "1":
         what = "torchrun may hang when it restarts workers"
         print(f"tilework: {what}: set {OWN_STORE}=1 before it is started", file=sys.stderr)

@@ -1,8 +1,8 @@
 """The order of samples is a function of (seed, epoch): nothing to save, nothing to replay.
 
-Either a permutation of all samples, or a stream: shards are dealt to lanes, each lane is read shard after shard, and every
-batch takes the same share of each lane. A process takes lanes that follow each other, so it reads its own shards only,
-each once, and none for longer than it takes to use it up.
+Either a permutation of all samples, or a stream: shards are dealt to lanes, each lane is read shard after shard, and
+every batch takes the same share of each lane. A process takes lanes that follow each other, so it reads its own shards
+only, each once, and none for longer than it takes to use it up.
 
 N samples | S shards | L lanes | B batch
 """

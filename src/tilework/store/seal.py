@@ -1,9 +1,9 @@
 """Sealing a spool: all parts are combined into a store, which appears atomically.
 
-First the used codes are renumbered and a codec is fitted, from the histograms of the parts and a sample. Then the images
-of the store are coded in ranges, one or more shards each, by any number of processes in any order. Last, shards and
-columns are put together and the manifest is written. Everything happens inside the spool: a process killed at any moment
-leaves a spool that can be sealed again, to the same bytes.
+First the used codes are renumbered and a codec is fitted, from the histograms of the parts and a sample. Then the
+images of the store are coded in ranges, one or more shards each, by any number of processes in any order. Last, shards
+and columns are put together and the manifest is written. Everything happens inside the spool: a process killed at any
+moment leaves a spool that can be sealed again, to the same bytes.
 
 x.tok.spool/sealing/plan.json          what all ranges share, with codes.safetensors and tables.safetensors
 x.tok.spool/sealing/00000/             a range: 00000.tiles, ..., columns.safetensors, and range.json when it is whole
