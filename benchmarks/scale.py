@@ -3,7 +3,7 @@
 python benchmarks/scale.py --images 100000 1000000 --json results/scale.json
 
 Every figure comes from a process of its own: peak memory above what it had before the work began (ru_maxrss), and
-seconds. Images are synthetic: 16 codes each, so that what is measured is what there is per image, not its codes.
+seconds, of the clock and of the processor. Images are synthetic: 16 codes each, so that what is measured is what there is per image, not its codes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+KINDS = ["order: permutation", "order: stream", "tokenize driver", "seal", "open", "open every shard"]
 GRID, CODES, PART = (4, 4), 256, 1024
 
 
@@ -61,16 +62,12 @@ def work(what: str, root: Path, images: int) -> None:
         for step in range(0, images // 1024, max(1, images // 1024 // 20)):
             batch_of(order, step, 1024)
     elif what == "tokenize driver":
-        import torch
-
         from tilework.data.images import ImageFolder
-        from tilework.tokenizers.tokenize import count_images
 
         paths = tuple(Path(f"photos/n{i // 1024:08d}/n{i:08d}.JPEG") for i in range(images))
         folder = ImageFolder(Path("photos"), paths, np.arange(images) // 1024, ("a",) * (images // 1024 + 1))
         keys = folder.keys
         assert len(keys) == images
-        del torch, count_images
 
 
 def measured(what: str, root: Path, images: int) -> dict[str, float]:
@@ -90,19 +87,24 @@ def warm(what: str, root: Path) -> None:
         work(what, small, 2048)
 
 
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--images", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--one", default="")
     parser.add_argument("--root", type=Path)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--what", nargs="+", default=KINDS)
     args = parser.parse_args()
     if args.one:
         warm(args.one, args.root)
-        before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+        before, begun, busy = peak_mb(), time.perf_counter(), time.process_time()
         work(args.one, args.root, args.images[0])
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        print(json.dumps({"seconds": time.perf_counter() - begun, "peak_mb": peak / 1024}))
+        spent = {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - busy}
+        print(json.dumps({**spent, "peak_mb": peak_mb() - before}))
         return
     rows: list[dict[str, object]] = []
     for images in args.images:
@@ -111,11 +113,10 @@ def main() -> None:
             begun = time.perf_counter()
             spool(root, images)
             print(f"{images:>12,} spooled in {time.perf_counter() - begun:.1f} s", flush=True)
-            kinds = ("order: permutation", "order: stream", "tokenize driver", "seal", "open", "open every shard")
-            for what in kinds:
+            for what in args.what:
                 row = {"images": images, "what": what, **measured(what, root, images)}
                 rows.append(row)
-                print(f"{images:>12,} {what:<22}{row['seconds']:10.2f} s {row['peak_mb']:10.1f} MB", flush=True)
+                print(f"{images:>12,} {what:<22}{row['cpu_seconds']:10.2f} s CPU {row['peak_mb']:10.1f} MB", flush=True)
                 if args.json:
                     args.json.write_text(json.dumps({"command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n")
 

@@ -75,7 +75,6 @@ def epoch(where: str, world: int, order: str, root: Path, room: int) -> tuple[in
 
 def main() -> None:
     from s3_server import BUCKET, S3Server
-
     from tilework.core.location import Url
     from tilework.store import Store
     from tilework.store.upload import upload

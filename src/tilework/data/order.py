@@ -89,9 +89,7 @@ def _deal(turn: np.ndarray, sizes: np.ndarray, needed: np.ndarray, drawn: int) -
     lanes: list[list[Piece]] = []
     dealt: set[int] = set()
     for count in needed.tolist():
-        some = (
-            max(0, count - 1) // usual
-        )  # every lane takes from the rest, or a shard of another size would never be read
+        some = max(0, count - 1) // usual  # all take from the rest, or shards of other sizes would never be read
         taken, whole = whole[:some], whole[some:]
         lanes.append([(int(firsts[number]), usual) for number in taken])
         dealt.update(taken)

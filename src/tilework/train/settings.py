@@ -61,9 +61,7 @@ class FitConfig:
     batch: int = 64  # batch size over all processes and accumulation steps
     accumulate: int = 1  # gradient accumulation steps per batch
     repeats: int = 1  # augmented copies of each image in a batch (repeated augmentation)
-    order: Literal["auto", "shuffle", "stream"] = (
-        "auto"  # of samples; stream: shard after shard; auto: so for large or remote stores
-    )
+    order: Literal["auto", "shuffle", "stream"] = "auto"  # of samples; stream: shard by shard, as auto for far stores
     lanes: int = 16  # shards read at a time by all processes together, where they are read one after another
     seed: int = 0  # of initial weights, data order and augmentation
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast
