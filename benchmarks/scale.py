@@ -3,7 +3,8 @@
 python benchmarks/scale.py --images 100000 1000000 --json results/scale.json
 
 Every figure comes from a process of its own: peak memory above what it had before the work began (ru_maxrss), and
-seconds, of the clock and of the processor. Images are synthetic: 16 codes each, so that what is measured is what there is per image, not its codes.
+seconds, of the clock and of the processor. Images are synthetic, with 16 codes each: what is measured is what there is
+per image, not its codes.
 """
 
 from __future__ import annotations

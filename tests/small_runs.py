@@ -9,8 +9,8 @@ from pathlib import Path
 SETTINGS = "fit.batch=12 fit.epochs=0 fit.log_every=1 model.width=16 model.heads=2 model.depth=1 augment.1.size=[8,8]"
 
 
-def command(store: Path, out: Path, steps: int) -> list[str]:
-    settings = [*SETTINGS.split(), f"fit.steps={steps}"]
+def command(store: Path, out: Path, steps: int, *more: str) -> list[str]:
+    settings = [*SETTINGS.split(), f"fit.steps={steps}", *more]
     return ["-m", "tilework", "train", "demo_token", *settings, "--data", str(store), "--out", str(out)]
 
 

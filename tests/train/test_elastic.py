@@ -41,8 +41,8 @@ def launch(processes: int, line: list[str], restarts: int = 0) -> subprocess.Pop
 @pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_the_weights_are_the_same(store: Path, tmp_path: Path) -> None:
     words = ["fit.save_every=2", "fit.seed=3"]
-    subprocess.run([sys.executable, *command(store, tmp_path / "one", STEPS), *words], check=True, capture_output=True)
-    running = launch(2, [*command(store, tmp_path / "two", STEPS), *words], restarts=3)
+    subprocess.run([sys.executable, *command(store, tmp_path / "one", STEPS, *words)], check=True, capture_output=True)
+    running = launch(2, command(store, tmp_path / "two", STEPS, *words), restarts=3)
     wait_for(lambda: begun(tmp_path / "two"), 300)
     os.kill(children_of(running.pid)[0], signal.SIGKILL)
     assert running.wait(600) == 0, running.stderr
