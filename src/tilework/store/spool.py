@@ -166,9 +166,8 @@ class Spool:
         count = max(0, len(shard.sizes) - 1)
         (last,) = shard.records(np.array([count])) if len(shard.sizes) else [b""]
         columns, counted = self._last(number, last)
-        if counted is None:  # spooled by an earlier version
-            counted = np.unique(self.get(number).ids, return_counts=True)
-        return Receipt(count // self.plan.views, *counted, columns)
+        codes, times = counted or np.unique(self.get(number).ids, return_counts=True)  # of an earlier version
+        return Receipt(count // self.plan.views, codes, times, columns)
 
     def _last(self, number: int, data: bytes) -> tuple[dict[str, Values], tuple[np.ndarray, np.ndarray] | None]:
         """Columns of a part, and which codes it has how often, from its last record."""
