@@ -51,6 +51,8 @@ COMMANDS = {
     "analyze align": "analyze.align",
     "analyze stems": "analyze.stems",
     "analyze tokenizers": "analyze.tokenizers",
+    "push": "hub.push",
+    "pull": "hub.pull",
     "doctor": "doctor.doctor",
 }
 
@@ -144,8 +146,9 @@ def _url_of_output(name: str, words: list[str]) -> str | None:
     """The URL that a command shall write to; refused where it cannot. A Path would turn it into a local directory."""
     for flag, value in zip(words, [*words[1:], ""], strict=False):
         given = value if flag in ("--out", "--picture") else flag.partition("=")[2] if flag.startswith("--out=") else ""
-        if "://" in given and (flag == "--picture" or name not in UPLOADS):
-            raise ConfigError(f"{flag.partition('=')[0]} cannot be a URL", "write to a local path, then copy it")
+        if "://" in given and (flag == "--picture" or name not in UPLOADS or given.startswith("hf://")):
+            hint = "write to a local path, then " + ("'tilework push' it" if given.startswith("hf://") else "copy it")
+            raise ConfigError(f"{flag.partition('=')[0]} cannot be a URL", hint)
         if "://" in given:
             return given
     return None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
-from tilework.models.model import Model, ModelConfig, Output
+from tilework.models.model import Model, ModelConfig, Output, Visible
 from tilework.models.vit import VitConfig
 
 OWN = ("decoder.", "neck.", "stage_norms.")  # how the names of what a classifier does not have start
@@ -62,7 +62,7 @@ class DenseModel(Model):
         """Logits of every position, (B, K, h, w)."""
         raise NotImplementedError
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; stages are given as the head reads them."""
         if visible is not None or track:
             raise ConfigError(
