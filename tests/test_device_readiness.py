@@ -109,15 +109,16 @@ def test_augmentations_stay_on_the_device(name: str, stage: Stage, places: dict[
 
 
 def _move_step(mode: FakeTensorMode, step: Any) -> None:
-    """Tensors and modules that a step holds."""
+    """Tensors and modules that a step holds, itself or in what it holds."""
     for name, value in list(getattr(step, "__dict__", {}).items()):
         if isinstance(value, torch.nn.Module):
             move_module(mode, value)
         elif isinstance(value, Tensor):
             object.__setattr__(step, name, moved(mode, value))
-        elif isinstance(value, tuple | list) and any(hasattr(one, "apply") for one in value):
-            for one in value:
-                _move_step(mode, one)
+        else:
+            for one in value if isinstance(value, tuple | list) else (value,):
+                if type(one).__module__.startswith("tilework."):
+                    _move_step(mode, one)
 
 
 @pytest.mark.slow

@@ -121,7 +121,7 @@ def tokenize(
     max_broken: float = 0.05,
     progress: Callable[[int, int], None] = lambda done, total: None,
     spool_all: SpoolAll | None = None,
-    shuffle: bool = True,
+    shuffle: bool = False,
 ) -> list[Broken]:
     """Write a store of all images that can be read; the others are returned, and listed beside it.
 
@@ -227,7 +227,7 @@ def finish(
     used: np.ndarray | None = None,
     max_broken: float = 0.05,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    shuffle: bool = True,
+    shuffle: bool = False,
     code_ranges: Callable[[Spool, Sequence[int], Callable[[int, int], None]], None] | None = None,
 ) -> list[Broken]:
     """Seal a spool and list what could not be read in OUT.quarantine.json."""
