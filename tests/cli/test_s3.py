@@ -101,6 +101,7 @@ def test_what_is_not_there_is_one_line(bucket: str, capsys: pytest.CaptureFixtur
         assert f"{url} is not a token store" in error_of(capsys, "verify", url)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_and_comes_back(stored: str, store: Path, server: S3Server) -> None:
     found = Store(f"{stored}/train.tok")
     server.kill()
@@ -174,6 +175,7 @@ def test_convert_and_tokenize_to_a_bucket(
     assert "--shard" in error_of(capsys, *line, f"{bucket}/part.tok", "--shard", "0/2")
 
 
+@pytest.mark.slow
 def test_a_run_in_a_bucket_goes_on_on_another_machine(
     stored: str, store: Path, val_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
