@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -58,7 +59,13 @@ class S3Server:
     def start(self) -> None:
         ports = [f"-{name}.port={port}" for name, port in self.ports.items()]
         places = [f"-dir={self.root}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={self.root / 'keys.json'}"]
-        quiet = ["-volume.max=20", "-master.volumeSizeLimitMB=64", "-master.telemetry=false", "-s3.port.iceberg=0"]
+        quiet = [
+            "-volume.max=20",
+            "-master.volumeSizeLimitMB=64",
+            "-master.telemetry=false",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+        ]
         log = (self.root / "log").open("ab")
         line = [self.program, "server", "-s3", *ports, *places, *quiet]
         self.process = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
@@ -82,7 +89,8 @@ class S3Server:
                 time.sleep(0.2)
 
     def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended by itself
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def environment(self, cache: Path, **more: str) -> dict[str, str]:
