@@ -361,6 +361,7 @@ class Sealing:
             substituted=settled.substituted,
             preprocessing=plan.preprocessing,
             licence=plan.licence,
+            original_bytes=plan.original_bytes,
             software=f"tilework {__version__}",
             shuffled=self.order.shuffled,
             files=files,
