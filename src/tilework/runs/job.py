@@ -80,6 +80,8 @@ def prepare(
         begin.fill(model, source.classes, quiet_here)
     codebook = source.codebook if begin is None else begin.codebook_for(source.codebook, quiet_here)
     objective = build_objective(run, model, codebook)
+    if begin is not None:
+        begin.finish(objective)
     steps, evaluation = (build_all(part, codebook, world.device) for part in (rest, run.evaluation))
     if leads:
         directory.write(run, _with_tokenizer(spec, source, out), codebook, {"train": data, "val": val}, start)
