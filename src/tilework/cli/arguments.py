@@ -119,7 +119,8 @@ class Artefacts:
     tokenizer: OptionalHub = None
     """Directory of the tokenizer or hf://OWNER/NAME, for recipes that train a TokenAdapt or decode tokens."""
     adapter: OptionalPath = None
-    """Directory of a trained TokenAdapt (OUT/token_adapt of its run), for recipes that augment with it."""
+    """Directory of a trained TokenAdapt (OUT/token_adapt of its run), or SeiT++'s published file of its weights, for
+    recipes that augment with it."""
     maps: OptionalPath = None
     """Directory of label maps from 'tilework annotate', for token labelling on images."""
 

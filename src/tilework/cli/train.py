@@ -62,8 +62,9 @@ def train(
         data: Token store (path or URL) or image folder to train on; for a chain one per run of the chain.
         val: Token store or image folder to evaluate on; for a chain one per run, 'none' for no evaluation.
         out: Directory for settings, log, checkpoints and results; or a URL of a bucket, which every checkpoint goes to.
-        start: Run, exported model or checkpoint file to initialise weights from (timm's ViT and DeiT too), or on the
-            hub: hf://OWNER/NAME[@REVISION][/FILE], timm:NAME.WEIGHTS. The run keeps commit and SHA-256.
+        start: Run, exported model or checkpoint file to initialise weights from (timm's ViT and DeiT, and SeiT++'s
+            masked token modelling, too), or on the hub: hf://OWNER/NAME[@REVISION][/FILE], timm:NAME.WEIGHTS. The run
+            keeps commit and SHA-256.
         config: YAML file that overrides settings of the recipe.
         find_lr: Do not train: raise the learning rate over 100 steps and suggest one (range test; Smith, 2017).
         tensorboard: Write the log for TensorBoard too, into OUT/tensorboard.

@@ -84,6 +84,8 @@ def prepare(
         begin.fill(model, source.classes, quiet_here)
     codebook = source.codebook if begin is None else begin.codebook_for(source.codebook, quiet_here)
     objective = build_objective(run, model, codebook)
+    if begin is not None:
+        begin.finish(objective)
     steps, evaluation = (build_all(part, codebook, world.device) for part in (rest, run.evaluation))
     if leads:
         spec, hub = _with_tokenizer(spec, source, out), hashes_of(run, start)
