@@ -29,6 +29,7 @@ from tilework.tokenizers.find import find_tokenizer
 from tilework.train.checkpoint import best_checkpoint, latest_checkpoint
 
 SETTINGS, DATA, RESULTS, QUARANTINE, CHAIN = "run.yaml", "data.json", "results.json", "quarantine.json", "chain.yaml"
+BOXES = "boxes_set_aside.json"  # boxes that cannot be used
 VERSION = 2  # 1 had no number
 
 

@@ -21,7 +21,8 @@ from tilework.core.distributed import World, pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.location import Location
 from tilework.core.rng import Draws
-from tilework.data.class_mask import ClassMask, canvas_affine
+from tilework.data.class_mask import ClassMask
+from tilework.data.placement import canvas_affine
 from tilework.data.images import File, fit_image, open_image, to_rgb
 from tilework.data.masked import COLUMN, PairSource, innermost
 from tilework.data.pairs import PairFolder

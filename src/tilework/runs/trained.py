@@ -16,6 +16,7 @@ from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
 from tilework.core.location import Location, Url, is_store
 from tilework.data import Broken, ImageFolder, ImageSource, Part, Source, TokenSource
+from tilework.data.detected import ObjectFolder, ObjectSource, open_objects
 from tilework.data.masked import PairSource
 from tilework.data.pairs import PairFolder, open_pairs
 from tilework.data.part import part_of
@@ -152,7 +153,8 @@ class Trained:
         if codes and not stored:
             assert isinstance(data, Path)  # what is behind a URL is a store
             encoder, card = self.find_tokenizer(tokenizer, str(data))
-            folder = open_pairs(data, classes) or ImageFolder.open(data, classes, run.classes)
+            folder = open_pairs(data, classes) or open_objects(data, classes)
+            folder = folder or ImageFolder.open(data, classes, run.classes)
             images = folder.take(part_of(len(folder), samples)) if samples else folder
             return self._encoded(images, encoder, card, device, run.max_broken)
         source = open_source(data, run.size, run.max_broken, classes, True, samples, level=run.classes, frame=run.frame)
@@ -194,6 +196,8 @@ class Trained:
         size, frame = self.canvas(tokenizer, card), self.spec.frame
         if isinstance(folder, PairFolder):
             images: ImageSource = PairSource.scan(folder, size, frame, max_broken)
+        elif isinstance(folder, ObjectFolder):
+            images = ObjectSource.scan(folder, size, frame, max_broken)
         else:
             images = ImageSource.read(folder, size, max_broken, frame=frame)
         return ImagesAsCodes(images, tokenizer, self.codebook, device)
