@@ -114,7 +114,7 @@ def test_boxes_that_cannot_be_used_are_set_aside(tmp_path: Path, change: dict[st
     assert len(source) == 12  # the picture stays
     (one,) = source.boxes
     assert re.search(reason, one.reason)
-    with pytest.raises(InputError, match="boxes in .* cannot be used"):
+    with pytest.raises(InputError, match=r"boxes in .* cannot be used"):
         ObjectSource.scan(opened(path), (64, 96), max_broken=0.01)
 
 
@@ -140,7 +140,7 @@ def test_images_that_are_missing_or_of_another_size(tmp_path: Path) -> None:
 def test_outlines_are_needed_for_all_objects(tmp_path: Path) -> None:
     path = changed(write_objects(tmp_path), lambda p: p["annotations"][0].pop("segmentation"))
     source = ObjectSource.scan(opened(path), (64, 96))
-    with pytest.raises(InputError, match="1 of .* objects of x have no outline"):
+    with pytest.raises(InputError, match=r"1 of .* objects of x have no outline"):
         ObjectValues(outlines=True).attach(source, "x")
 
 
@@ -192,7 +192,9 @@ def test_run_lengths_are_those_of_pycocotools() -> None:
         text = {"size": list(shape), "counts": packed["counts"].decode()}
         assert not check_shape(text, shape)
         assert np.array_equal(run_length_mask(text, shape), mask)
-        assert tools.frPyObjects({"size": list(shape), "counts": run_lengths(text)}, *shape)["counts"] == packed["counts"]
+        assert (
+            tools.frPyObjects({"size": list(shape), "counts": run_lengths(text)}, *shape)["counts"] == packed["counts"]
+        )
 
 
 def test_layers_hold_every_outline(tmp_path: Path) -> None:

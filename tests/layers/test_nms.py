@@ -73,6 +73,8 @@ def test_an_operator_is_used_where_it_runs_and_not_where_it_fails(monkeypatch: p
 
     for operator, kept in ((fails, 2), (first, 1)):
         monkeypatch.setattr(nms, "import_module", lambda name, chosen=operator: SimpleNamespace(nms=chosen))
-        monkeypatch.setattr(nms, "native_nms", lambda kind: native("nms", kind, (torch.zeros(1, 4), torch.zeros(1), 0.5)))
+        monkeypatch.setattr(
+            nms, "native_nms", lambda kind: native("nms", kind, (torch.zeros(1, 4), torch.zeros(1), 0.5))
+        )
         boxes = torch.tensor([[0.0, 0, 1, 1], [5, 5, 6, 6]])
         assert survivors(boxes, torch.tensor([0.3, 0.4]), 0.5).sum() == kept

@@ -1,6 +1,6 @@
 """RetinaNet, Mask R-CNN and Cascade: mmdetection's outputs, objects and losses with the same weights; parameters.
 
-The stages of a backbone are given, so what is compared is everything after it: pyramid, heads, anchors, proposals, RoIs,
+The stages of a backbone are given, so everything after it is compared: pyramid, heads, anchors, proposals, RoIs,
 choice of objects, matching and losses. mmdetection sampled two points a bin, and every anchor and region.
 """
 
@@ -170,8 +170,8 @@ def test_a_whole_mask_rcnn(monkeypatch: pytest.MonkeyPatch) -> None:
         areas = [paste(mask, box, SIDES).sum() for mask, box in zip(masks, found[:, :4].numpy(), strict=True)]
         wanted = np.array(MMDET[f"mask rcnn areas {image}"])
         assert np.abs(np.array(areas) - wanted).max() <= np.maximum(3, 0.02 * wanted).max()  # masks have 8 bits here
-    losses = region_losses(model, RcnnConfig(regions=100_000, steps=(Step(Matching(0.5, 0.5, best_from=0.5, ignored=0)),)),
-                           monkeypatch)  # fmt: skip
+    step = Step(Matching(0.5, 0.5, best_from=0.5, ignored=0))
+    losses = region_losses(model, RcnnConfig(regions=100_000, steps=(step,)), monkeypatch)
     wanted = MMDET["mask rcnn losses"]
     assert losses["classes"].item() == pytest.approx(wanted[0], rel=1e-3)
     assert losses["boxes"].item() == pytest.approx(wanted[1], rel=1e-3)
@@ -205,7 +205,11 @@ def test_a_whole_cascade(monkeypatch: pytest.MonkeyPatch) -> None:
     config = RcnnConfig(regions=100_000, steps=steps, box_loss="giou", box_weight=10.0)
     losses = region_losses(model, config, monkeypatch)
     named = dict(zip(MMDET["cascade names"], MMDET["cascade losses"], strict=True))
-    for ours, theirs, rel in (("classes", "loss_cls", 1e-3), ("boxes", "loss_bbox", 1e-3), ("outlines", "loss_mask", 2e-2)):
+    for ours, theirs, rel in (
+        ("classes", "loss_cls", 1e-3),
+        ("boxes", "loss_bbox", 1e-3),
+        ("outlines", "loss_mask", 2e-2),
+    ):
         wanted = sum(value for name, value in named.items() if name.endswith(theirs))
         assert losses[ours].item() == pytest.approx(wanted, rel=rel)
 
@@ -217,7 +221,11 @@ def test_a_whole_cascade(monkeypatch: pytest.MonkeyPatch) -> None:
         (MaskRcnnConfig(), "pvt_v2_b1", 33_663_408),
         (MaskRcnnConfig(), "swin_t", 47_794_602),
         (CascadeMaskRcnnConfig(), "swin_t", 85_629_804),
-        (CascadeMaskRcnnConfig(head="2fc"), "swin_t", 80_722_872 + 3 * 4 * 1025 * 79),  # the base head is class-agnostic
+        (
+            CascadeMaskRcnnConfig(head="2fc"),
+            "swin_t",
+            80_722_872 + 3 * 4 * 1025 * 79,
+        ),  # the base head is class-agnostic
     ],
 )
 def test_parameters_are_the_published_ones(config: Any, network: str, count: int) -> None:
@@ -248,7 +256,7 @@ def test_every_parameter_learns_whether_there_are_objects_or_not(config: Any, ob
 
 def test_a_plain_vit_needs_a_neck() -> None:
     vit = VitConfig(width=16, depth=4, heads=2, stem=PatchStemConfig(16))
-    with pytest.raises(ConfigError, match="all maps of a Vit have one stride: set model.neck=multilevel"):
+    with pytest.raises(ConfigError, match=r"all maps of a Vit have one stride: set model.neck=multilevel"):
         MaskRcnnConfig(vit).build(3, (64, 64), 3)
     model = MaskRcnnConfig(vit, neck="multilevel", channels=8, hidden=8).build(3, (64, 64), 3).eval()
     assert model.strides == (4, 8, 16, 32, 64)

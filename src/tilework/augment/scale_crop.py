@@ -19,7 +19,6 @@ from tilework.core.affine import box_affine, follow
 from tilework.core.batch import Batch, Framed, Shape, Stage
 from tilework.core.rng import Draws
 
-
 GREY = (124, 116, 104)  # ImageNet's mean
 
 

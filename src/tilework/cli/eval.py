@@ -71,7 +71,9 @@ def evaluate(
         _segment(run, data, tokenizer, (mode, scales, flip), out, pictures, device, json, best)
         return
     if (mode, scales, flip, out) != ("whole", (1.0,), False, None):
-        raise ConfigError("--mode, --scales, --flip and --out are for runs that segment or find objects", "leave them out")
+        raise ConfigError(
+            "--mode, --scales, --flip and --out are for runs that segment or find objects", "leave them out"
+        )
     if picture is not None:
         check_png(picture, "--picture")
     result = evaluate_run(run, data, tokenizer, device, best)

@@ -60,7 +60,8 @@ class Boxes:
             valid[i, : len(one)], ignored[i, : len(one)] = True, one.ignored
         place = Placement.whole(sides) if affine is None else Placement(sides, affine)
         drawn = None if layers is None else _outlines(layers, most)
-        return Boxes(*map(torch.from_numpy, (edges, labels, valid, ignored)), place, drawn)
+        parts = [torch.from_numpy(part) for part in (edges, labels, valid, ignored)]
+        return Boxes(parts[0], parts[1], parts[2], parts[3], place, drawn)
 
     def warp(self, affine: Tensor, grid: tuple[int, int], filled: bool = False) -> Boxes:
         """Crop, flip or turn: maps are composed, no box is moved yet."""
@@ -76,18 +77,20 @@ class Boxes:
 
     def to(self, device: torch.device) -> Boxes:
         """The same objects on a device."""
-        parts = (part.to(device, non_blocking=True) for part in (self.edges, self.labels, self.valid, self.ignored))
+        edges, labels, valid, ignored = (
+            part.to(device, non_blocking=True) for part in (self.edges, self.labels, self.valid, self.ignored)
+        )
         drawn = self.outlines
         if drawn is not None:
             drawn = Outlines(drawn.ids.to(device, non_blocking=True), drawn.which.to(device, non_blocking=True))
-        return Boxes(*parts, self.place.to(device), drawn)
+        return Boxes(edges, labels, valid, ignored, self.place.to(device), drawn)
 
     def rows(self, which: slice) -> Boxes:
         """Objects of some samples."""
-        parts = (part[which] for part in (self.edges, self.labels, self.valid, self.ignored))
+        edges, labels, valid, ignored = (part[which] for part in (self.edges, self.labels, self.valid, self.ignored))
         drawn = self.outlines
         drawn = None if drawn is None else Outlines(drawn.ids[which], drawn.which[which])
-        return Boxes(*parts, self.place.rows(which), drawn)
+        return Boxes(edges, labels, valid, ignored, self.place.rows(which), drawn)
 
     def frame(self) -> tuple[Tensor, Tensor]:
         """Height and width of each image, (B, 2), and the map from the image to the input, (B, 2, 3)."""
@@ -137,7 +140,9 @@ class Boxes:
                 inside = ((corner >= 0) & (corner < sides)).all(-1)
                 x, y = corner.clamp(min=0).minimum(sides - 1).long().unbind(-1)
                 found = self.outlines.ids[sample[:, None, None], layer[:, None, None], y, x]
-                weight = (share[..., 0] if across else 1 - share[..., 0]) * (share[..., 1] if down else 1 - share[..., 1])
+                weight = (share[..., 0] if across else 1 - share[..., 0]) * (
+                    share[..., 1] if down else 1 - share[..., 1]
+                )
                 total = total + weight * (inside & (found == wanted[:, None, None]))
         return torch.nn.functional.avg_pool2d(total[:, None], 2)[:, 0] >= 0.5
 

@@ -53,7 +53,7 @@ def read_coco(path: Path) -> Coco:
     try:
         plain = json.loads(path.read_bytes())
         listed, annotations = plain["images"], plain["annotations"]
-        categories = sorted(((int(c["id"]), str(c["name"])) for c in plain["categories"]))
+        categories = sorted((int(c["id"]), str(c["name"])) for c in plain["categories"])
         images = {image["id"]: (str(image["file_name"]), _sides(image)) for image in listed}
         if len(images) < len(listed):
             raise ValueError(f"image id {_twice(image['id'] for image in listed)} is used twice")
@@ -119,5 +119,10 @@ def _sides(image: dict[str, Any]) -> tuple[int, int]:
 
 
 def _twice(values: Any) -> Any:
+    """The first value that occurs again."""
     seen: set[Any] = set()
-    return next(value for value in values if value in seen or seen.add(value))
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    return None

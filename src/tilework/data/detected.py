@@ -51,9 +51,7 @@ class ObjectFolder(ImageFolder):
         """The images at the positions given."""
         parts = (self.paths, self.objects, self.sides, self.problems)
         paths, objects, sides, problems = (tuple(part[i] for i in good) for part in parts)
-        return replace(
-            self, paths=paths, labels=self.labels[good], objects=objects, sides=sides, problems=problems
-        )  # type: ignore[arg-type]
+        return replace(self, paths=paths, labels=self.labels[good], objects=objects, sides=sides, problems=problems)
 
     def check(self, index: int) -> tuple[Objects, list[str], int, tuple[int, int]]:
         """Objects of an image cut at its edges, why others cannot be used, how many were cut, and its size.

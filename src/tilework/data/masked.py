@@ -15,10 +15,10 @@ from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.location import Location, Url, is_store
 from tilework.data.class_mask import VOID, ClassMask
-from tilework.data.placement import canvas_affine
 from tilework.data.columns import ColumnKind, column_kinds
 from tilework.data.images import KEEP_BYTES, Broken, Frame, ImageSource, decode_all, decode_image
 from tilework.data.pairs import PairFolder, image_sides, open_pairs
+from tilework.data.placement import canvas_affine
 from tilework.data.source import Around, Source, innermost
 from tilework.data.tokens import TokenSource
 from tilework.store import Store

@@ -150,4 +150,6 @@ def coco_module(name: str) -> Any:
     try:
         return import_module(f"pycocotools.{name}")
     except ImportError as error:
-        raise MachineError("polygons and average precision need pycocotools", "pip install 'tilework[detect]'") from error
+        raise MachineError(
+            "polygons and average precision need pycocotools", "pip install 'tilework[detect]'"
+        ) from error

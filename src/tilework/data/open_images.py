@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from tilework.core.errors import InputError
-from tilework.data.images import PARTS, File, ImageFolder, Level
 from tilework.data.detected import open_objects
+from tilework.data.images import PARTS, File, ImageFolder, Level
 from tilework.data.pairs import open_pairs
 from tilework.data.parquet_images import ParquetImages
 from tilework.data.tar_images import TarImages

@@ -1,4 +1,4 @@
-"""Anchors: boxes of some sizes and aspects at every position of every level (Ren et al., 2015), as mmdetection has them.
+"""Anchors: boxes of some sizes and aspects at every position of every level (Ren et al., 2015), as in mmdetection.
 
 h, w grid of a level | A anchors of a position
 """

@@ -1,4 +1,4 @@
-"""RoIAlign: the mean of bilinear samples in every bin of a box, in plain torch (He et al., 2017; aligned by half a pixel).
+"""RoIAlign: the mean of bilinear samples in every bin of a box (He et al., 2017), aligned by half a pixel.
 
 torchvision's operator does it where it can be imported and runs on the device; else `grid_sample`, image by image.
 B batch | C channels | h, w grid of a level | N boxes | s side of what is read | p points of a bin's side

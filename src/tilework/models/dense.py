@@ -15,7 +15,15 @@ from tilework.core.errors import ConfigError
 from tilework.models.model import Model, ModelConfig, Output
 from tilework.models.vit import VitConfig
 
-OWN = ("decoder.", "neck.", "scales.", "stage_norms.", "rpn.", "box_heads.", "mask_heads.")  # how the names of what a classifier does not have start
+OWN = (
+    "decoder.",
+    "neck.",
+    "scales.",
+    "stage_norms.",
+    "rpn.",
+    "box_heads.",
+    "mask_heads.",
+)  # how the names of what a classifier does not have start
 CLASSIFIER = ("norm.", "fc_norm.", "head.", "aux_head.")  # and of what is left of one
 
 

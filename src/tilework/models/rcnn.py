@@ -1,4 +1,4 @@
-"""Mask R-CNN and Cascade Mask R-CNN: proposals, then a closer look at each (He et al., 2017; Cai and Vasconcelos, 2018).
+"""Mask R-CNN (He et al., 2017), Cascade Mask R-CNN (Cai and Vasconcelos, 2018): proposals, then a closer look.
 
 As mmdetection has them; a Mask R-CNN is a cascade of one step. B batch | D channels | A anchors | K classes | R regions
 of an image | N regions of a batch | S steps of the cascade
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -96,7 +97,7 @@ class BoxHead(nn.Module):
         convs = [ConvNorm(width, width, 3, config.norm) for _ in range(4)] if config.head == "4conv1fc" else []
         self.shared_convs = nn.Sequential(*convs)
         widths = [width * config.box_side**2, *[config.hidden] * (1 if convs else 2)]
-        self.shared_fcs = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths[:-1], widths[1:], strict=True))
+        self.shared_fcs = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
         self.fc_cls = nn.Linear(config.hidden, classes + 1)
         self.fc_reg = nn.Linear(config.hidden, 4 * classes)
         for layer in self.shared_fcs:
@@ -227,6 +228,8 @@ class Rcnn(Detector):
         number = torch.arange(len(label), device=label.device)
         side = 2 * self.config.mask_side
         masks = torch.zeros(*there.shape, side, side, device=boxes.device)
-        total = torch.stack([self.outline(out, boxes, sample, i)[number, label].sigmoid() for i in range(len(self.mask_heads))])
+        total = torch.stack(
+            [self.outline(out, boxes, sample, i)[number, label].sigmoid() for i in range(len(self.mask_heads))]
+        )
         masks[sample, row] = total.float().mean(0)
         return replace(objects, masks=masks)

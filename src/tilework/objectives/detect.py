@@ -22,7 +22,7 @@ from tilework.data.objects import coco_module
 from tilework.layers.boxes import encode
 from tilework.models import Detector, Output
 from tilework.models.retinanet import Retinanet
-from tilework.objectives.matching import NOTHING, UNSURE, Matching, match
+from tilework.objectives.matching import UNSURE, Matching, match
 from tilework.objectives.objective import Objective, ObjectiveConfig
 from tilework.objectives.task import Task
 

@@ -1,4 +1,4 @@
-"""Which anchors and regions learn which object, and which of them are looked at (Ren et al., 2015), as mmdetection has it.
+"""Which anchors and regions learn which object, and which are drawn (Ren et al., 2015), as mmdetection has it.
 
 A anchors or regions of an image | M objects of it, some of which may not be there | n of those looked at
 """
@@ -25,7 +25,9 @@ class Matching:
     negative: float = 0.4  # below it is none; between, it is not learnt
     best: bool = True  # every object also has the anchors that overlap it most
     best_from: float = 0.0  # if they overlap it by this much
-    ignored: float = 0.5  # share of an anchor inside a crowd or a difficult object from which it is not learnt; 0: all are
+    ignored: float = (
+        0.5  # share of an anchor inside a crowd or a difficult object from which it is not learnt; 0: all are
+    )
 
 
 def match(anchors: Tensor, boxes: Tensor, there: Tensor, ignored: Tensor, how: Matching) -> Tensor:

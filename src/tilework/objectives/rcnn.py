@@ -6,7 +6,7 @@ image that are looked at | N all of them
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -18,12 +18,12 @@ from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.data.boxes import Boxes
-from tilework.data.detected import COLUMN, OUTLINES
-from tilework.layers.boxes import clip, decode, encode, giou
+from tilework.data.detected import OUTLINES
+from tilework.layers.boxes import decode, encode, giou
 from tilework.models import Output
 from tilework.models.rcnn import Proposals, Rcnn
 from tilework.objectives.detect import Find, FindConfig, centres_inside
-from tilework.objectives.matching import NOTHING, UNSURE, Matching, match, sample
+from tilework.objectives.matching import UNSURE, Matching, match, sample
 from tilework.objectives.objective import ObjectiveConfig
 from tilework.objectives.task import Task
 
@@ -62,8 +62,8 @@ class RcnnBoxesConfig(FindConfig):
         if self.box_loss not in ("l1", "giou"):
             raise ConfigError(f"no box loss '{self.box_loss}'", "give l1 or giou")
         if bool(model.mask_heads) != (OUTLINES in self.task.columns):
-            raise ConfigError("outlines are learnt by one of network and objective only",
-                              "choose objective rcnn with model.masks=true, rcnn_boxes with model.masks=false")  # fmt: skip
+            hint = "choose objective rcnn with model.masks=true, rcnn_boxes with model.masks=false"
+            raise ConfigError("outlines are learnt by one of network and objective only", hint)
         return RegionLosses(model, self)
 
 
@@ -120,7 +120,7 @@ class RegionLosses(Find):
         shown = centres_inside(anchors, extent)
         if config.anchors_inside:
             shown = shown & ((anchors[:, :2] >= extent[:, None, :2]) & (anchors[:, 2:] <= extent[:, None, 2:])).all(-1)
-        whether, where, total = out.logits.new_zeros(()).float(), out.logits.new_zeros(()).float(), 0.0
+        whether, where = out.logits.new_zeros(()).float(), out.logits.new_zeros(()).float()
         count = torch.zeros((), device=edges.device)
         for i in range(len(edges)):
             with torch.no_grad():

@@ -157,7 +157,8 @@ def backbone_of(name: str, network: str, variant: str) -> ModelConfig:
 def figures_of(figures: Figures, row: int, other: str) -> dict[str, float]:
     """Published figures of a row, and of its twin with TokenProp."""
     kinds = dict(zip(("box_ap", "mask_ap"), figures, strict=False))
-    return {kind: each[row] for kind, each in kinds.items()} | {f"{kind}_{other}": each[row + 2] for kind, each in kinds.items()}
+    plain = {kind: each[row] for kind, each in kinds.items()}
+    return plain | {f"{kind}_{other}": each[row + 2] for kind, each in kinds.items()}
 
 
 for name, (method, network, model, objective, figures) in PAPER.items():

@@ -96,7 +96,9 @@ class Recipe:
             return f"tilework tokenizer train IMAGES/train --recipe {self.name} --val IMAGES/val --out TOKENIZER"
         flags = {"start": "--start RUN", "tokenizer": "--tokenizer TOKENIZER", "adapter": "--adapter ADAPTER"}
         flags |= {"label maps": "--maps MAPS"} if self.takes == "pixels" else {}  # stores keep their own
-        images = ("TRAIN.json", "VAL.json") if {"boxes", "outlines"} & set(self.needs) else ("IMAGES/train", "IMAGES/val")
+        images = (
+            ("TRAIN.json", "VAL.json") if {"boxes", "outlines"} & set(self.needs) else ("IMAGES/train", "IMAGES/val")
+        )
         data = ["STORE" if _takes(run) == "tokens" else images[0] for run in self.runs]
         val = ["none"] * (len(data) - 1) + ["STORE" if _takes(self.runs[-1]) == "tokens" else images[1]]
         needed = [flags[need] for need in self.needs if need in flags]

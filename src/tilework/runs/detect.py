@@ -63,9 +63,7 @@ class Finder:
     tokenizer: Path | None = None  # for photographs, where the run was trained on codes
 
     @staticmethod
-    def open(
-        run: Path | str, device: str = "auto", tokenizer: Path | str | None = None, best: bool = False
-    ) -> Finder:
+    def open(run: Path | str, device: str = "auto", tokenizer: Path | str | None = None, best: bool = False) -> Finder:
         """Of a run's directory; refuses one that finds no objects. best: by validation, not the last checkpoint."""
         trained, chosen = Trained.open(run, best), pick_device(device)
         if not isinstance(trained.network, Detector):

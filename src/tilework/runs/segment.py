@@ -177,7 +177,9 @@ class Segmenter:
             )
             return self.ask(self._prepared(pixels_of(scaled, self.device), self._keeping), size)
         tokenizer, canvas = self._tokenizer
-        source = OneImage(pixels_of(fit_image(photograph, canvas, self.trained.spec.frame), torch.device("cpu")), canvas)
+        source = OneImage(
+            pixels_of(fit_image(photograph, canvas, self.trained.spec.frame), torch.device("cpu")), canvas
+        )
         assert self.trained.codebook is not None
         codes = ImagesAsCodes(source, tokenizer, self.trained.codebook, self.device)  # type: ignore[arg-type]
         logits = self.ask(self._prepared(codes.batch(np.arange(1)).x.to(self.device), self.trained.steps(self.device)))
@@ -240,6 +242,7 @@ class OneImage:
     grid: tuple[int, int]
 
     def batch(self, index: np.ndarray) -> Batch:
+        """The image, whatever the number."""
         number = torch.from_numpy(index)
         return Batch(self.pixels, Target.hard(torch.zeros_like(number)), number)
 

@@ -153,8 +153,8 @@ class Trained:
         if codes and not stored:
             assert isinstance(data, Path)  # what is behind a URL is a store
             encoder, card = self.find_tokenizer(tokenizer, str(data))
-            folder = open_pairs(data, classes) or open_objects(data, classes)
-            folder = folder or ImageFolder.open(data, classes, run.classes)
+            dense = open_pairs(data, classes) or open_objects(data, classes)
+            folder = dense or ImageFolder.open(data, classes, run.classes)
             images = folder.take(part_of(len(folder), samples)) if samples else folder
             return self._encoded(images, encoder, card, device, run.max_broken)
         source = open_source(data, run.size, run.max_broken, classes, True, samples, level=run.classes, frame=run.frame)

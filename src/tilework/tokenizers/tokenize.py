@@ -26,9 +26,9 @@ from torch import Tensor
 
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import write_json
+from tilework.data.detected import COLUMN, SIDES, ObjectFolder, pack_objects
 from tilework.data.images import Broken, Frame, attempt, decode_image
 from tilework.data.open_images import Images
-from tilework.data.detected import COLUMN, SIDES, ObjectFolder, pack_objects
 from tilework.data.pairs import PairFolder, image_sides
 from tilework.data.views import decode_views, sample_crops
 from tilework.store import Plan, Spool, seal, spool_of
@@ -69,7 +69,9 @@ class Tokenizing:
             raise InputError(f"{images.root} holds masks and no classes of images", "add --masks to keep them")
         if self.boxes != isinstance(images, ObjectFolder):
             if self.boxes:
-                raise InputError("these images have no boxes", "give a COCO file or a list of VOC, or leave --boxes out")
+                raise InputError(
+                    "these images have no boxes", "give a COCO file or a list of VOC, or leave --boxes out"
+                )
             raise InputError("these images have boxes and no classes", "add --boxes to keep them")
         crops = [self.views, *self.area, self.seed, "redrawn"] if self.views > 1 else []
         listed = [images.keys, images.labels.tolist(), crops, self.batch, self.part]
@@ -212,7 +214,7 @@ def _put(images: Images, job: Tokenizing, spool: Spool, number: int, part: _Batc
     receipt = {"images": part.images, "broken": [asdict(one) for one in part.broken]}
     if job.boxes:
         strays = images.strays if isinstance(images, ObjectFolder) and number == 0 else ()
-        receipt["boxes"] = [asdict(one) for one in (*strays, *part.boxes)]
+        receipt["boxes"] = [asdict(one) for one in (*strays, *part.unusable)]
     write_json(spool.path / f"receipts/{number:05d}.json", receipt)
     shape = (job.views, *spool.plan.grid) if job.views > 1 else spool.plan.grid
     columns: dict[str, Values] = {"label": images.labels[part.kept], "key": [images.key(i) for i in part.kept]}
@@ -293,7 +295,7 @@ class _Batch:
     masks: list[bytes]  # where they are kept
     objects: list[np.ndarray]  # likewise, (M, 7) as `pack_objects` gives them
     sides: list[tuple[int, int]]  # height and width of images with objects
-    boxes: list[Broken]  # that cannot be used
+    unusable: list[Broken]  # boxes that were set aside
 
     @staticmethod
     def empty() -> _Batch:
@@ -354,7 +356,7 @@ def _decode(images: Images, job: Tokenizing, index: np.ndarray) -> _Batch:
             objects, reasons, _, sides = checked
             batch.objects.append(pack_objects(objects))
             batch.sides.append(sides)
-            batch.boxes.extend(Broken(images.key(i), reason) for reason in reasons)
+            batch.unusable.extend(Broken(images.key(i), reason) for reason in reasons)
         batch.kept.append(i)
         if isinstance(image, tuple):
             batch.boxes.append(image[1])
