@@ -58,6 +58,14 @@ def test_an_object_that_no_anchor_meets_takes_none() -> None:
     assert (match(random()[0], far, *flags(1), CASES["retina"]) == NOTHING).all()
 
 
+def test_only_usable_anchors_are_matched() -> None:
+    anchors, boxes = random()
+    usable = torch.arange(200) % 2 == 0
+    found = match(anchors, boxes, *flags(9), CASES["retina"], usable)
+    assert torch.equal(found[usable], match(anchors[usable], boxes, *flags(9), CASES["retina"]))
+    assert (found[~usable] == UNSURE).all()
+
+
 def test_what_lies_in_a_crowd_is_not_learnt() -> None:
     anchors = torch.tensor([[0.0, 0, 10, 10], [0, 0, 40, 40], [60, 60, 70, 70]])
     crowd = torch.tensor([[0.0, 0, 20, 20]])

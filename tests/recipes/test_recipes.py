@@ -146,9 +146,8 @@ def data_for(run: Run, tools: Tools, path: Path) -> Path:
         return write_pairs(path) if masks else write_images(path, classes=2, count=4)
     rng, codes = np.random.default_rng(0), len(tools.codebook)
     with StoreWriter(path, tools.codebook, ["class0", "class1"]) as writer:
-        writer.add(
-            rng.integers(0, codes, (8, *grid)), np.arange(8) % (1 if masks or boxes else 2), [str(i) for i in range(8)]
-        )
+        labels = np.arange(8) % (1 if masks or boxes else 2)
+        writer.add(rng.integers(0, codes, (8, *grid)), labels, [str(i) for i in range(8)])
     if masks:
         Store(path).add_column("mask", [encode_mask(np.eye(24, 32, i).astype(np.uint8)) for i in range(8)])
     if boxes:

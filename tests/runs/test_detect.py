@@ -19,7 +19,7 @@ from tilework.core.errors import ConfigError, InputError
 from tilework.models import MaskRcnnConfig, PvtV2Config, RetinanetConfig, VitConfig
 from tilework.models.rcnn import Proposals
 from tilework.objectives import ClassifyConfig, DetectConfig, RcnnConfig
-from tilework.runs import Run, prepare, train
+from tilework.runs import Run, export_run, load_exported, prepare, train
 from tilework.runs.detect import Finder
 from tilework.store import Store
 from tilework.tokenizers import VitVqConfig, save_tokenizer
@@ -169,6 +169,18 @@ def test_what_is_set_aside_is_listed_beside_the_run(tmp_path: Path) -> None:
     (one,) = json.loads((tmp_path / "run/boxes_set_aside.json").read_text())
     assert one["path"] == "a.jpg"
     assert "has no area" in one["reason"]
+
+
+def test_an_exported_detector_gives_logits_and_offsets(trained: Path, tmp_path: Path) -> None:
+    about = export_run(trained, tmp_path / "model", onnx=True)
+    assert about.onnx is not None
+    assert about.onnx.max_difference < 1e-4
+    again = load_exported(tmp_path / "model")
+    x = torch.randint(256, (2, 3, 64, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    found = again.logits(x)
+    assert found.shape == (2, (8 * 12 + 4 * 6 + 2 * 3) * 9, 3 + 4)
+    with pytest.raises(InputError, match="finds objects"):
+        again.predict(tmp_path)
 
 
 @pytest.mark.slow

@@ -72,17 +72,20 @@ class Placement:
     def boxes_on_input(self, boxes: Tensor, height: int, width: int) -> Tensor:
         """Hulls of boxes of the image on an input of so many positions, cut at what it shows, (B, M, 4).
 
-        boxes: (B, M, 4) edges in pixels of the image.
+        boxes: (B, M, 4) edges in pixels of the image. In double precision: whole pixels stay whole, and so do ties between
+        anchors that overlap an object alike.
         """
-        found = hull(inverse(self.affine), _scaled(boxes, 2 / _double(self.sides), -1))
-        for frame in (torch.eye(2, 3, device=boxes.device).repeat(len(boxes), 1, 1), *self.frames):
-            found = _clip(found, hull(inverse(frame), found.new_tensor([[[-1.0, -1, 1, 1]]]).expand(len(boxes), 1, 4)))
-        return _scaled(found + 1, found.new_tensor([width, height, width, height]) / 2, 0)
+        found = hull(inverse(self.affine.double()), boxes.double() * 2 / _both(self.sides) - 1)
+        whole = found.new_tensor([[[-1.0, -1, 1, 1]]]).expand(len(boxes), 1, 4)
+        for edges in (whole, *(hull(inverse(frame.double()), whole) for frame in self.frames)):
+            found = _clip(found, edges)
+        return ((found + 1) * found.new_tensor([width, height, width, height]) / 2).float()
 
     def boxes_on_image(self, boxes: Tensor, height: int, width: int) -> Tensor:
         """The reverse: hulls on the image of boxes of the input, cut at the image's edges, (B, M, 4)."""
-        found = hull(self.affine, _scaled(boxes, 2 / boxes.new_tensor([width, height, width, height]), -1))
-        return _scaled(found.clamp(-1, 1) + 1, _double(self.sides) / 2, 0)
+        input_sides = torch.tensor([width, height, width, height], dtype=torch.float64, device=boxes.device)
+        found = hull(self.affine.double(), boxes.double() * 2 / input_sides - 1)
+        return ((found.clamp(-1, 1) + 1) * _both(self.sides) / 2).float()
 
     def points_on_image(self, points: Tensor, sample: Tensor, height: int, width: int) -> Tensor:
         """Points of the input in pixels of the image, (N, ..., 2): x, y. points: (N, ..., 2); sample: (N,)."""
@@ -141,10 +144,6 @@ def _clip(boxes: Tensor, inside: Tensor) -> Tensor:
     return torch.cat([torch.clamp(corner, low, high) for corner in boxes.split(2, -1)], -1)
 
 
-def _scaled(boxes: Tensor, factor: Tensor, shift: float) -> Tensor:
-    return boxes * factor + shift
-
-
-def _double(sides: Tensor) -> Tensor:
-    """Width, height, width, height of each image, (B, 1, 4)."""
-    return sides.flip(1).repeat(1, 2)[:, None]
+def _both(sides: Tensor) -> Tensor:
+    """Width, height, width, height of each image, (B, 1, 4) float64."""
+    return sides.double().flip(1).repeat(1, 2)[:, None]

@@ -104,5 +104,7 @@ class Retinanet(Detector):
                 row = (best // level.shape[1]).unique()
                 boxes.append(clip(decode(at[row], off[row]), shown))
                 scores.append((level * kept)[row])
-            found.append(choose(torch.cat(boxes), torch.cat(scores), self.config))
+            edges, sure = torch.cat(boxes), torch.cat(scores)
+            sound = (edges[:, 2:] > edges[:, :2]).all(1)
+            found.append(choose(edges[sound], sure[sound], self.config))
         return stacked(found, self.config.most)

@@ -26,6 +26,8 @@ from tilework.objectives.matching import UNSURE, Matching, match
 from tilework.objectives.objective import Objective, ObjectiveConfig
 from tilework.objectives.task import Task
 
+EDGE = 1e-3
+
 
 def boxes_of(batch: Batch) -> Boxes:
     """The objects of a batch."""
@@ -101,10 +103,11 @@ class Detect(Find):
         extent = column.place.extent(batch.x.shape[-2], batch.x.shape[-1])
         shown = centres_inside(anchors, extent)  # (B, A)
         with torch.no_grad():
-            owner = torch.stack([
-                match(anchors, edges[i], seen[i], column.ignored[i], config.matching) for i in range(len(edges))
-            ])  # fmt: skip
-            owner = torch.where(shown, owner, UNSURE)
+            each_owner = [
+                match(anchors, edges[i], seen[i], column.ignored[i], config.matching, shown[i])
+                for i in range(len(edges))
+            ]
+            owner = torch.stack(each_owner)
             positive, learnt = owner >= 0, owner != UNSURE
             count = positive.sum().clamp(min=1)
             label = of_owner(column.labels, owner).masked_fill(~positive, -1)  # (B, A)
@@ -128,7 +131,15 @@ def of_owner(values: Tensor, owner: Tensor) -> Tensor:
 def centres_inside(anchors: Tensor, extent: Tensor) -> Tensor:
     """Whether the image is where an anchor's centre lies, (B, A): what fills the input beside it is not learnt."""
     middle = (anchors[:, :2] + anchors[:, 2:]) / 2
-    return ((middle >= extent[:, None, :2]) & (middle < extent[:, None, 2:])).all(-1)
+    return within(middle, middle, extent)
+
+
+def within(low: Tensor, high: Tensor, extent: Tensor) -> Tensor:
+    """Whether corners lie on the image, the lower right edge excluded, as in mmdetection, (B, A). low, high: (A, 2).
+
+    Edges of images are rounded on their way through a map: by less than a thousandth of a position.
+    """
+    return ((low > extent[:, None, :2] - EDGE) & (high < extent[:, None, 2:] - EDGE)).all(-1)
 
 
 def sigmoid_focal(logits: Tensor, target: Tensor, alpha: float, gamma: float) -> Tensor:

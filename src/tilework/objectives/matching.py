@@ -30,8 +30,13 @@ class Matching:
     )
 
 
-def match(anchors: Tensor, boxes: Tensor, there: Tensor, ignored: Tensor, how: Matching) -> Tensor:
-    """The object of every anchor, or NOTHING, or UNSURE, (A,). boxes: (M, 4); there, ignored: (M,)."""
+def match(
+    anchors: Tensor, boxes: Tensor, there: Tensor, ignored: Tensor, how: Matching, usable: Tensor | None = None
+) -> Tensor:
+    """The object of every anchor, or NOTHING, or UNSURE, (A,). boxes: (M, 4); there, ignored: (M,).
+
+    usable: (A,) anchors that may be matched; the others are UNSURE, and no object asks for them.
+    """
     overlap = anchors.new_full((len(anchors),), -1.0)
     owner = torch.zeros(len(anchors), dtype=torch.int64, device=anchors.device)
     best = torch.full_like(owner, -1)
@@ -40,6 +45,8 @@ def match(anchors: Tensor, boxes: Tensor, there: Tensor, ignored: Tensor, how: M
     for start in range(0, boxes.shape[0], TOGETHER):  # objects in parts: there may be thousands
         part = slice(start, start + TOGETHER)
         pairs = iou(anchors, boxes[part]).masked_fill(~learnt[part], -1.0)  # (A, m)
+        if usable is not None:
+            pairs = pairs.masked_fill(~usable[:, None], -1.0)
         highest, which = pairs.max(1)
         owner = torch.where(highest > overlap, which + start, owner)
         overlap = torch.maximum(overlap, highest)
@@ -53,7 +60,8 @@ def match(anchors: Tensor, boxes: Tensor, there: Tensor, ignored: Tensor, how: M
             crowded = crowded | (inside & (there & ignored)[part]).any(1)
     found = torch.where(overlap >= how.positive, owner, torch.where(overlap < how.negative, NOTHING, UNSURE))
     found = torch.where(crowded & (found == NOTHING), UNSURE, found)
-    return torch.where(best >= 0, best, found)
+    found = torch.where(best >= 0, best, found)
+    return found if usable is None else torch.where(usable, found, UNSURE)
 
 
 class Sample(NamedTuple):

@@ -22,8 +22,8 @@ from tilework.data.detected import OUTLINES
 from tilework.layers.boxes import decode, encode, giou
 from tilework.models import Output
 from tilework.models.rcnn import Proposals, Rcnn
-from tilework.objectives.detect import Find, FindConfig, centres_inside
-from tilework.objectives.matching import UNSURE, Matching, match, sample
+from tilework.objectives.detect import Find, FindConfig, centres_inside, within
+from tilework.objectives.matching import Matching, match, sample
 from tilework.objectives.objective import ObjectiveConfig
 from tilework.objectives.task import Task
 
@@ -119,13 +119,13 @@ class RegionLosses(Find):
         assert out.offsets is not None
         shown = centres_inside(anchors, extent)
         if config.anchors_inside:
-            shown = shown & ((anchors[:, :2] >= extent[:, None, :2]) & (anchors[:, 2:] <= extent[:, None, 2:])).all(-1)
+            shown = shown & within(anchors[:, :2], anchors[:, 2:], extent)
         whether, where = out.logits.new_zeros(()).float(), out.logits.new_zeros(()).float()
         count = torch.zeros((), device=edges.device)
         for i in range(len(edges)):
             with torch.no_grad():
-                owner = match(anchors, edges[i], seen[i], column.ignored[i], config.anchors)
-                drawn = sample(torch.where(shown[i], owner, UNSURE), config.anchors_sampled, 0.5)
+                owner = match(anchors, edges[i], seen[i], column.ignored[i], config.anchors, shown[i])
+                drawn = sample(owner, config.anchors_sampled, 0.5)
                 wanted = encode(anchors[drawn.rows], _rows(edges[i], drawn.owner))
             logits = out.logits[i, drawn.rows, 0].float()
             each = F.binary_cross_entropy_with_logits(logits, drawn.positive.float(), reduction="none")
@@ -144,8 +144,8 @@ class RegionLosses(Find):
         learnt = seen & ~column.ignored
         for i in range(len(edges)):
             every, there = torch.cat([regions[i], edges[i]]), torch.cat([known[i], learnt[i]])
-            owner = match(every, edges[i], seen[i], column.ignored[i], config.steps[step].matching)
-            drawn = sample(torch.where(there, owner, UNSURE), config.regions, 0.25)
+            owner = match(every, edges[i], seen[i], column.ignored[i], config.steps[step].matching, there)
+            drawn = sample(owner, config.regions, 0.25)
             added = drawn.rows >= len(regions[i])
             found.append((every[drawn.rows], drawn.there, drawn.owner, drawn.positive, added))
         return Looked(*(torch.stack(part) for part in zip(*found, strict=True)))

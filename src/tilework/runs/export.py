@@ -98,7 +98,7 @@ class Exported:
     @property
     def model(self) -> Model:
         """The network."""
-        return self.trained.classifier
+        return self.trained.encoder
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -134,7 +134,8 @@ class Exported:
     def logits(self, x: Tensor) -> Tensor:
         """Classify raw input: ids (B, H, W), stacks of them (B, C, H, W), or pixels (B, 3, H, W) in 0..255.
 
-        Returns (B, K), or (B, K, h, w) of a network that segments.
+        Returns (B, K), (B, K, h, w) of a network that segments, or (B, A, K + 4), class logits and box offsets of every
+        anchor, of one that finds objects: `model.answer` of prepared input makes objects of them.
         """
         self._check(x)
         return _Whole(self.model, self.steps)(x)
@@ -170,7 +171,10 @@ class Exported:
 
 
 class _Whole(nn.Module):
-    """The evaluation pipeline and the network in one, from raw input to logits."""
+    """The evaluation pipeline and the network in one, from raw input to logits.
+
+    Of a network that finds objects, logits and offsets of every anchor, (B, A, K + 4); what follows stays in Python.
+    """
 
     def __init__(self, model: nn.Module, steps: Sequence[AnyStep]) -> None:
         super().__init__()
@@ -180,7 +184,8 @@ class _Whole(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         index = torch.arange(x.shape[0], device=x.device)
         batch = apply_all(self.steps, Batch(x, Target.hard(index), index), Draws(0, 0, index))
-        return self.model(batch.x).logits
+        out = self.model(batch.x)
+        return out.logits if out.offsets is None else torch.cat([out.logits, out.offsets], -1)
 
 
 class _FromPixels(nn.Module):

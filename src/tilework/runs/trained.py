@@ -22,7 +22,7 @@ from tilework.data.pairs import PairFolder, open_pairs
 from tilework.data.part import part_of
 from tilework.data.renumbered import Renumbered
 from tilework.data.source import shape_of
-from tilework.models import Model, Network
+from tilework.models import Detector, Model, Network
 from tilework.runs.build import build_model, check_there, open_source, with_columns
 from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.run import Run
@@ -89,6 +89,8 @@ class Trained:
     @property
     def classifier(self) -> Model:
         """The network, refused if it was not trained to tell classes apart."""
+        if isinstance(self.network, Detector):
+            raise InputError(f"{self.path} finds objects", "give the run itself, not an exported model of it")
         if not isinstance(self.network, Model) or not self.run.objective.task.labels:
             raise InputError(f"{self.path} trained no classifier", "give a classifier's run, or use 'tilework probe'")
         return self.network
