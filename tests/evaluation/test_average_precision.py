@@ -149,6 +149,9 @@ def test_data_without_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, output = seen([0], 0.0)
     with pytest.raises(ConfigError, match="no boxes"):
         evaluator(monkeypatch).update(batch.changed(columns={}), output)
+
+
+def test_data_that_know_no_objects() -> None:
     with pytest.raises(ConfigError, match="no boxes"):
         AveragePrecision(object())  # type: ignore[arg-type]
 

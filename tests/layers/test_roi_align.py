@@ -1,4 +1,4 @@
-"""RoIAlign: torchvision's formula in Python, values and gradients; a linear map has its own mean."""
+"""RoIAlign: torchvision's formula in Python, values and gradients; its kernel's rule beyond the map, point by point."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from tilework.layers.roi_align import level_of, read_pyramid, sampled
 
 def boxes() -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    corner = torch.rand(12, 2, generator=generator) * 70 - 6
-    size = torch.rand(12, 2, generator=generator) * 50 + 0.5
-    found = torch.cat([corner, corner + size], 1)
-    found[0] = torch.tensor([-30.0, -30, 120, 120])  # beyond the map on all sides
-    return found, torch.arange(12) % 2
+    corner = torch.rand(12, 2, generator=generator) * torch.tensor([60.0, 40.0])
+    size = torch.rand(12, 2, generator=generator) * 20 + 0.5
+    return torch.cat([corner, corner + size], 1), torch.arange(12) % 2
 
 
 @pytest.mark.parametrize(("side", "points"), [(7, 2), (3, 1)])
@@ -33,6 +31,34 @@ def test_values_and_gradients_are_those_of_torchvision(torchvision: Any, side: i
     (one,) = torch.autograd.grad((wanted * weight).sum(), x, retain_graph=True)
     (two,) = torch.autograd.grad((found * weight).sum(), x)
     assert torch.allclose(one, two, atol=2e-5)
+
+
+def at_point(x: torch.Tensor, down: float, across: float) -> float:
+    """What torchvision's kernels read at a point: nothing from a position beyond the map on, else between neighbours."""
+    height, width = x.shape
+    if not (-1 <= down <= height and -1 <= across <= width):
+        return 0.0
+    down, across = min(max(down, 0), height - 1), min(max(across, 0), width - 1)
+    top, left = int(down), int(across)
+    below, right = min(top + 1, height - 1), min(left + 1, width - 1)
+    v, u = down - top, across - left
+    upper, lower = (x[row, left] * (1 - u) + x[row, right] * u for row in (top, below))
+    return float(upper * (1 - v) + lower * v)
+
+
+def test_points_beyond_the_map() -> None:
+    x = torch.randn(6, 9, generator=torch.Generator().manual_seed(3))
+    box = [-13.0, -9.0, 55.0, 30.0]
+    found = sampled(x[None, None], torch.tensor([box]), torch.zeros(1, dtype=torch.int64), 4.0, 5)[0, 0]
+    for row in range(5):
+        for column in range(5):
+            total = 0.0
+            for i in (0.25, 0.75):
+                for j in (0.25, 0.75):
+                    down = box[1] / 4 - 0.5 + (row + i) * (box[3] - box[1]) / 20
+                    across = box[0] / 4 - 0.5 + (column + j) * (box[2] - box[0]) / 20
+                    total += at_point(x, down, across) / 4
+            assert found[row, column].item() == pytest.approx(total, abs=1e-5)
 
 
 def test_a_slope_is_read_at_the_centres_of_bins() -> None:
