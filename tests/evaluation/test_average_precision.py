@@ -130,7 +130,7 @@ def test_boxes_of_the_input_are_judged_on_the_image(monkeypatch: pytest.MonkeyPa
     assert figures["box_ap"] == pytest.approx(1)
     assert each["box"].tolist() == pytest.approx([1, 1])
     found = list(one.found())
-    assert found[1].edges.tolist() == [[10, 10, 30, 40]]
+    assert found[1].edges.tolist() == [pytest.approx([10, 10, 30, 40], abs=1e-4)]
     assert found[1].labels.tolist() == [1]
 
 
