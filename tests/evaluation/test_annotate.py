@@ -294,7 +294,7 @@ def test_a_run_that_sees_all_of_its_images_keeps_its_size(trained: Trained, tmp_
 
 
 def test_what_is_no_classifier_of_pixels_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no run in"):
+    with pytest.raises(InputError, match="no run or exported model in"):
         open_annotator(str(tmp_path), None, None, NAMES, 576, 1)
     run = Run(
         model=VitConfig(width=16, depth=1, heads=2, stem=TokenStemConfig()),

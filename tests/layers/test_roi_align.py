@@ -34,7 +34,7 @@ def test_values_and_gradients_are_those_of_torchvision(torchvision: Any, side: i
 
 
 def at_point(x: torch.Tensor, down: float, across: float) -> float:
-    """What torchvision's kernels read at a point: nothing from a position beyond the map on, else between neighbours."""
+    """What torchvision's kernels read at a point: nothing where it is far beyond the map, else between neighbours."""
     height, width = x.shape
     if not (-1 <= down <= height and -1 <= across <= width):
         return 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilework.cli.arguments import Device, Images, Json, OptionalData, OptionalPath
+from tilework.cli.arguments import Device, Images, Json, OptionalData, OptionalHub, OptionalPath
 from tilework.cli.output import show
 
 
@@ -11,7 +11,7 @@ def annotate(
     /,
     *,
     model: str,
-    weights: OptionalPath = None,
+    weights: OptionalHub = None,
     classes: OptionalPath = None,
     size: int = 576,
     top: int = 5,
@@ -30,8 +30,9 @@ def annotate(
       tilework annotate photos/train --model efficientnet_lite0 --classes numbers.csv --store train.tok
 
     Args:
-        model: Run trained on pixels, 'efficientnet_lite0' (its weights come with a package), or 'timm:NAME'.
-        weights: Checkpoint file for 'timm:NAME'.
+        model: Run or exported model on pixels (or hf://OWNER/NAME), 'efficientnet_lite0' (its weights come with a
+            package), 'timm:NAME' with --weights, or 'timm:NAME.WEIGHTS' as on the hub.
+        weights: Checkpoint file for 'timm:NAME', or hf://OWNER/NAME/FILE.
         classes: CSV file with lines NAME,NUMBER: the model's class number of each class folder, where names differ.
         size: Input size in pixels; ignored for a Tilework run, which uses its training size.
         top: Number of classes to keep at each position.

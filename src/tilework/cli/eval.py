@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Best, Data, Device, Json, OptionalPath
+from tilework.cli.arguments import Best, Data, Device, Json, Local, OptionalLocal, OptionalPath
 from tilework.cli.output import check_png, progress_bar, show
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Positional[Path], arg(metavar="RUN|MODEL")],
+    run: Annotated[Positional[Local], arg(metavar="RUN|MODEL")],
     /,
     data: Data,
-    tokenizer: OptionalPath = None,
+    tokenizer: OptionalLocal = None,
     best: Best = False,
     picture: OptionalPath = None,
     mode: Literal["whole", "slide"] = "whole",
@@ -41,7 +41,7 @@ def evaluate(
       tilework eval runs/seg --data camvid/val --mode slide --scales 0.5 0.75 1 1.25 1.5 1.75 --flip
 
     Args:
-        run: Directory that 'tilework train' or 'tilework export' wrote.
+        run: Directory that 'tilework train' or 'tilework export' wrote, or hf://OWNER/NAME.
         data: Token store, image folder or label file; images with masks, for a model that segments; a COCO file or a
             list of VOC, for one that finds objects.
         tokenizer: Directory of the tokenizer, to evaluate a model of tokens on images, if the run does not hold it.

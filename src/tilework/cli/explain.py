@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Data, Device, Json, OptionalPath
+from tilework.cli.arguments import Data, Device, Json, OptionalLocal
 from tilework.cli.output import show
 
 
@@ -18,7 +18,7 @@ def explain(
     data: tuple[Data, ...],
     out: Path,
     method: Literal["relevance", "gradient_attention", "rollout", "gradient"] = "relevance",
-    tokenizer: OptionalPath = None,
+    tokenizer: OptionalLocal = None,
     count: int = 6,
     classes: int = 2,
     device: Device = "auto",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tilework.core.errors import ConfigError, InputError
-from tilework.core.location import location, what_is
+from tilework.core.location import HF, location, path_or_hub, what_is
 
 # the first word of a command, and what it must be; "data" may be a store, a folder, a label file or shards
 FIRST = {
@@ -43,6 +43,7 @@ FLAGS = {
     "--keys": "file",
     "--weights": "file",
 }
+FROM_HUB = ("--tokenizer", "--start", "--weights")
 KINDS = {  # what is needed, and what to do about anything else
     "run": (("a run", "a chain of runs", "an exported model"), "give a directory that 'tilework train' wrote"),
     "tokenizer": (("a tokenizer",), "train one with 'tilework tokenizer train IMAGES'"),
@@ -78,8 +79,8 @@ def check_inputs(command: str, words: Sequence[str]) -> None:
     if {"-h", "--help"} & set(words):
         return
     for option, value in _values(words):
-        if option in FLAGS and "://" in value:
-            location(value)  # a URL with a password is refused before anything else is said
+        if option in FLAGS and "://" in value:  # with a password it is refused before anything else is said
+            path_or_hub(value) if option in FROM_HUB and value.startswith(HF) else location(value)
     if command in RECIPES and words and not words[0].startswith("-"):
         _check_recipe(words[0])
     if command in FIRST and words and not words[0].startswith("-"):
@@ -104,7 +105,7 @@ def _values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _check(kind: str, text: str, option: str) -> None:
-    if "://" in text or text == "none" or any(sign in text for sign in "*?["):
+    if "://" in text or text == "none" or text.startswith("timm:") or any(sign in text for sign in "*?["):
         return  # looked at when it is opened
     path, said = Path(text), f"{option} " if option else ""
     if not path.exists():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from tilework.cli.arguments import Json, OptionalPath, StorePath
+from tilework.cli.arguments import Json, OptionalLocal, OptionalPath, StorePath
 from tilework.cli.output import check_png, show
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def inspect(
     store: StorePath,
     /,
-    tokenizer: OptionalPath = None,
+    tokenizer: OptionalLocal = None,
     picture: OptionalPath = None,
     name: Annotated[str, arg(name="class", metavar="NAME", help_behavior_hint="(optional)")] = "",
     count: int = 10,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Best, Data, Device, Json, OptionalPath
+from tilework.cli.arguments import Best, Data, Device, Json, Local, OptionalLocal, OptionalPath
 
 if TYPE_CHECKING:
     from tilework.runs import Prediction, Trained
@@ -17,7 +17,7 @@ SHEET = 60  # pictures on a contact sheet
 
 
 def predict(
-    run: Annotated[Positional[Path], arg(metavar="RUN|MODEL")],
+    run: Annotated[Positional[Local], arg(metavar="RUN|MODEL")],
     photographs: Annotated[Positional[tuple[Data, ...]], arg(metavar="PHOTO|FOLDER|STORE ...")],
     /,
     *,
@@ -25,7 +25,7 @@ def predict(
     format: Literal["table", "csv", "json"] = "table",
     out: OptionalPath = None,
     picture: OptionalPath = None,
-    tokenizer: OptionalPath = None,
+    tokenizer: OptionalLocal = None,
     score: float = 0.3,
     best: Best = False,
     device: Device = "auto",
@@ -43,7 +43,7 @@ def predict(
       tilework predict runs/cells photos --out boxes --score 0.5
 
     Args:
-        run: Directory that 'tilework train' or 'tilework export' wrote.
+        run: Directory that 'tilework train' or 'tilework export' wrote, or hf://OWNER/NAME.
         photographs: Image files, folders (everything below them), or one token store.
         top: Number of classes to show for each image.
         format: Aligned columns, CSV or JSON.

@@ -72,8 +72,8 @@ class Placement:
     def boxes_on_input(self, boxes: Tensor, height: int, width: int) -> Tensor:
         """Hulls of boxes of the image on an input of so many positions, cut at what it shows, (B, M, 4).
 
-        boxes: (B, M, 4) edges in pixels of the image. In double precision: whole pixels stay whole, so that anchors that
-        overlap an object alike still do.
+        boxes: (B, M, 4) edges in pixels of the image. In double precision: whole pixels stay whole, so that anchors
+        that overlap an object alike still do.
         """
         found = hull(inverse(self.affine.double()), boxes.double() * 2 / _both(self.sides) - 1)
         whole = found.new_tensor([[[-1.0, -1, 1, 1]]]).expand(len(boxes), 1, 4)

@@ -15,7 +15,7 @@ from pathlib import Path
 from tilework.core.config import Plain, resolve
 from tilework.core.errors import ConfigError
 from tilework.core.files import make_directory, write, write_json
-from tilework.core.location import Location, location
+from tilework.core.location import Location, PathOrHub, location
 from tilework.experiments.runner import (
     Outcome,
     Trial,
@@ -165,7 +165,7 @@ class Table:
         data = row.data or self.data
         return float(sum(plan(run, data, None, self.device, start)["estimated_minutes"] for run in runs))
 
-    def _inputs(self) -> dict[str, Location | None]:
+    def _inputs(self) -> dict[str, Location | PathOrHub | None]:
         known = self.artefacts
         return {
             "data": self.data,
@@ -205,7 +205,9 @@ class Table:
 
 def markdown(results: Plain) -> str:
     """The results as a Markdown table."""
-    figure = {"top1": "accuracy (%)", "miou": "mIoU (%)"}.get(str(results["metric"]), str(results["metric"]))
+    figure = {"top1": "accuracy (%)", "miou": "mIoU (%)", "box_ap": "AP of boxes (%)"}.get(
+        str(results["metric"]), str(results["metric"])
+    )
     figure += "" if results["higher_is_better"] else " (lower is better)"
     lines = [f"| row | seeds | {figure} | vs first row | minutes per run |", "|---|---|---|---|---|"]
     for i, row in enumerate(results["rows"]):

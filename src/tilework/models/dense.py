@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
-from tilework.models.model import Model, ModelConfig, Output
+from tilework.models.model import Model, ModelConfig, Output, Visible
 from tilework.models.vit import VitConfig
 
 OWN = (
@@ -70,13 +70,13 @@ class DenseModel(Model):
         """Logits of every position, (B, K, h, w)."""
         raise NotImplementedError
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; stages are given as the head reads them."""
         stem, tokens, grid, maps = self.read(x, mix, visible, track)
         return Output(self.decode(maps), tokens, stem, grid, stages=maps if stages else ())
 
     def read(
-        self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool
+        self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool
     ) -> tuple[Tensor, Tensor, tuple[int, int], tuple[Tensor, ...]]:
         """Stem, last tokens, grid and normed stages of the backbone."""
         if visible is not None or track:

@@ -23,7 +23,7 @@ from tilework.layers.fpn import Fpn
 from tilework.layers.nms import survivors
 from tilework.layers.roi_align import read_pyramid
 from tilework.models.detector import Detector, DetectorConfig, choose, stacked, start_narrow
-from tilework.models.model import Detections, Model, ModelConfig, Output
+from tilework.models.model import Detections, Model, ModelConfig, Output, Visible
 from tilework.models.retinanet import flat
 
 
@@ -149,7 +149,7 @@ class Rcnn(Detector):
             MaskHead(config.channels, classes) for _ in (config.deviations if config.masks else ())
         )
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; stages are the levels of the pyramid, logits and offsets those of proposals."""
         stem, tokens, grid, maps = self.read(x, mix, visible, track)
         levels = self.neck(self.levels(maps))

@@ -15,7 +15,7 @@ from tilework.core.batch import Mix
 from tilework.layers.boxes import clip, decode
 from tilework.layers.fpn import Fpn
 from tilework.models.detector import Detector, DetectorConfig, choose, stacked, start_narrow
-from tilework.models.model import Detections, Model, ModelConfig, Output
+from tilework.models.model import Detections, Model, ModelConfig, Output, Visible
 
 
 @ModelConfig.choices.add("retinanet")
@@ -82,7 +82,7 @@ class Retinanet(Detector):
         self.sizes = tuple(config.size * 2 ** (i / config.octaves) for i in range(config.octaves))
         self.decoder = RetinaHead(config, len(self.sizes) * len(config.ratios), classes)
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; stages are the levels of the pyramid."""
         stem, tokens, grid, maps = self.read(x, mix, visible, track)
         levels = self.neck(self.levels(maps)[self.config.first :])

@@ -12,15 +12,17 @@ import torch
 
 from tilework.augment import Augment, CentreCrop, Normalise, build_all
 from tilework.core.config import Plain
-from tilework.core.errors import ConfigError, InputError, OutputError
-from tilework.core.location import Location
+from tilework.core.errors import InputError, OutputError
+from tilework.core.hub import exactly
+from tilework.core.location import Location, PathOrHub
 from tilework.data.images import ImageFolder
 from tilework.data.label_maps import COLUMN, MapsCard, write_maps
 from tilework.evaluation.annotate import Annotator, annotate, match_classes
 from tilework.models import EfficientnetLite0Config, Model, create_model
 from tilework.models.efficientnet_lite import published_weights
 from tilework.models.weights import adopt, read_weights
-from tilework.runs.trained import Trained
+from tilework.runs.export import open_model
+from tilework.runs.teacher import timm_weights
 from tilework.store import Store
 from tilework.train.log import Bar
 
@@ -28,9 +30,9 @@ IMAGENET = 1000  # classes
 
 
 def open_annotator(
-    name: str, weights: Path | None, classes: Path | None, names: tuple[str, ...], size: int, top: int
+    name: str, weights: PathOrHub | None, classes: Path | None, names: tuple[str, ...], size: int, top: int
 ) -> Annotator:
-    """A run of ours on pixels, EfficientNet-Lite0, or a network of timm. names: classes of the data."""
+    """A model of ours on pixels, EfficientNet-Lite0, or a network of timm. names: classes of the data."""
     told = None if classes is None else _read_classes(classes)
     steps: tuple[Augment, ...]
     if name == "efficientnet_lite0":
@@ -39,12 +41,11 @@ def open_annotator(
         model.load_state_dict(published_weights())
         return Annotator(model, (Normalise(config.mean, config.std),), match_classes(names, None, told), size, top)
     if name.startswith("timm:"):
-        if weights is None:
-            raise ConfigError(f"{name} has no weights here", "give --weights FILE")
-        model = create_model(name, grid=(size, size), classes=IMAGENET)
-        adopt(model, read_weights(weights))
-        return Annotator(model, (Normalise(),), match_classes(names, None, told), size, top)
-    trained = Trained.open(name)
+        known = timm_weights(name, weights)
+        model = create_model(known.model, grid=(size, size), classes=IMAGENET)
+        adopt(model, read_weights(known.file))
+        return Annotator(model, (known.normalise,), match_classes(names, None, told), size, top)
+    trained = open_model(name)
     run, spec, model = trained.run, trained.spec, trained.classifier
     if spec.stage != "pixels":
         raise InputError(f"{name} is no classifier of pixels", "give a run on images, efficientnet_lite0 or timm:NAME")
@@ -61,7 +62,7 @@ def open_annotator(
 def annotate_images(
     images: Path,
     name: str,
-    weights: Path | None,
+    weights: PathOrHub | None,
     classes: Path | None,
     size: int,
     top: int,
@@ -85,7 +86,7 @@ def annotate_images(
     annotator = open_annotator(name, weights, classes, folder.classes, size, top)
     first = annotator.scores(torch.zeros(1, 3, annotator.size, annotator.size, dtype=torch.uint8))[0]
     grid = (first.shape[1], first.shape[2])
-    card = MapsCard(folder.classes, grid, top, name, annotator.size, elsewhere=first.shape[3] > top)
+    card = MapsCard(folder.classes, grid, top, exactly(name), annotator.size, elsewhere=first.shape[3] > top)
     bar = Bar("annotate", len(folder), quiet=quiet)
     sizes: list[int] = []
 

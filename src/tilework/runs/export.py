@@ -27,7 +27,8 @@ from tilework.core.codebook import Codebook
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, MachineError, OutputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
-from tilework.core.location import location, what_is
+from tilework.core.hub import local
+from tilework.core.location import location, path_or_hub, what_is
 from tilework.core.rng import Draws
 from tilework.data.images import Frame
 from tilework.models import Model, ModelConfig
@@ -35,7 +36,7 @@ from tilework.objectives import ClassifyConfig
 from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.predict import Prediction, predict
 from tilework.runs.run import Run
-from tilework.runs.start import DESCRIPTION
+from tilework.runs.start import DESCRIPTION, WEIGHTS
 from tilework.runs.trained import Trained
 from tilework.tokenizers import Tokenizer, load_tokenizer
 from tilework.tokenizers.find import keep_tokenizer
@@ -43,7 +44,7 @@ from tilework.tokenizers.images_as_codes import code_numbers
 from tilework.tokenizers.tokenizer import Card
 from tilework.version import __version__
 
-WEIGHTS, GRAPH = "model.safetensors", "model.onnx"
+GRAPH = "model.onnx"
 FORMAT, VERSION = "tilework model", 2  # 1 had no tokenizer
 SAMPLES = 8  # that outputs are compared on
 TOLERANCE = 1e-4  # of ONNX logits; those from safetensors must be equal
@@ -300,12 +301,13 @@ def _preprocessing(size: tuple[int, int], frame: Frame) -> str:
 
 
 def load_exported(path: Path | str) -> Exported:
-    """An exported model or a run, ready for inference; no code in it can run."""
+    """A run or an exported model, of a directory or hf://OWNER/NAME, ready for inference; no code in it can run."""
     return Exported(open_model(path))
 
 
 def open_model(path: Path | str, best: bool = False) -> Trained:
-    """An exported model or a run, to be opened on data. best: of a run, by validation."""
+    """An exported model or a run, of a directory or the hub, to be opened on data. best: of a run, by validation."""
+    path = local(path_or_hub(path))
     if not (Path(path) / DESCRIPTION).is_file():
         if not what_is(Path(path)):
             raise InputError(f"no run or exported model in {path}", "give a directory of 'tilework train' or 'export'")
