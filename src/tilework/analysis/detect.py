@@ -26,6 +26,7 @@ from tilework.report import Page
 from tilework.runs.detect import Detection, Finder
 from tilework.runs.segment import read_photograph
 
+GAP = 12  # pixels between the two pictures of an image
 Progress = Callable[[int, int], None]
 
 
@@ -76,9 +77,12 @@ def write_detection(
                 draw_objects(photograph, _as_found(truth[i]), finder.classes),
                 draw_objects(photograph, found, finder.classes, least),
             ]
-            data_of = _png(np.concatenate(both, 1))
-            write(root / f"pictures/{file_names([name])[0]}.png", data_of)
-            page.picture(data_of, f"{name}: objects as annotated, and as found.")
+            between = np.full((both[0].shape[0], GAP, 3), 255, np.uint8)
+            picture = _png(np.concatenate([both[0], between, both[1]], 1))
+            (stem,) = file_names([name.rpartition(".")[0] or name])
+            file = root / f"pictures/{stem}.png"
+            write(file.with_stem(f"{stem}-{i}") if file.exists() else file, picture)
+            page.picture(picture, f"{name}: objects as annotated, and as found.")
         write_json(root / "detections.json", everything)
         write_json(root / "results.json", result.summary())
         write(root / "report.html", page.html().encode())
