@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 from small_data import CODE_DIM, write_images, write_store
 from tilework.augment import CentreCrop, Embed, Normalise
 from tilework.cli.export import export
+from tilework.cli.main import main
 from tilework.core.batch import Batch
 from tilework.core.errors import (
     ConfigError,
@@ -118,6 +121,24 @@ def test_token_model_comes_back_equal(made: Made, tmp_path: Path) -> None:
     torch.testing.assert_close(found.logits(ids), model.eval()(x).logits)
     judged = classify(found.model, TokenSource(store), found.steps, CPU)
     np.testing.assert_array_equal(judged.probabilities, evaluate_run(made.token_run, made.store).probabilities)
+
+
+def test_a_loaded_model_is_a_module_in_evaluation(made: Made, tmp_path: Path) -> None:
+    export_run(made.token_run, tmp_path / "m")
+    ids = torch.from_numpy(Store(made.store).batch(np.arange(3)))
+    for path in (made.token_run, tmp_path / "m"):
+        found = load_exported(path)
+        assert isinstance(found, nn.Module)
+        assert not any(part.training for part in found.modules()), path
+        assert sum(p.numel() for p in found.parameters()) == sum(p.numel() for p in found.model.parameters())
+        logits = found(ids)
+        assert torch.equal(logits, found.logits(ids))
+        logits.sum().backward()
+        assert all(p.grad is not None for p in found.model.head.parameters())
+        with pytest.raises(InputError, match=r"codes 0\.\.99: 0 to 15 are known"):
+            found(torch.where(ids == ids.max(), 99, 0))
+        with pytest.raises(InputError, match="whole numbers"):
+            found(ids[:, :2])
 
 
 def test_pixel_model_comes_back_equal(made: Made, tmp_path: Path) -> None:
@@ -427,3 +448,20 @@ def test_the_command_shows_the_graph(
     monkeypatch.setattr(module, "_write_graph", lambda *_: found)
     command(made.token_run, "--out", tmp_path / "m", "--onnx", "--json")
     assert json.loads(capsys.readouterr().out)["onnx_max_difference"] == 1e-7
+
+
+def test_a_signal_while_the_graph_is_written_is_a_signal(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxscript")
+    train(TOKENS, store, None, tmp_path / "run", "cpu", quiet=True)
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(torch.onnx, "export", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "model"), "--onnx"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 75
+    assert capsys.readouterr().err.endswith("\ntilework: stopped by a signal: repeat the command to resume\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "train.tok"]

@@ -78,6 +78,22 @@ Classes = Annotated[
         help_behavior_hint="(optional)",
     ),
 ]
+Names = Annotated[
+    Path | None,
+    arg(
+        metavar="FILE",
+        help="File with lines CLASS,NAME: names to show instead of WordNet ids or numbers.",
+        help_behavior_hint="(optional)",
+    ),
+]
+Photographs = Annotated[
+    Path | None,
+    arg(
+        metavar="FOLDER",
+        help="Folder that the token store was made from, to show its photographs.",
+        help_behavior_hint="(optional)",
+    ),
+]
 Best = Annotated[
     bool, arg(help="Use the checkpoint with the best validation figure, not the last.", help_behavior_hint="")
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Best, Data, Device, Json, Local, OptionalLocal, OptionalPath
+from tilework.cli.arguments import Best, Data, Device, Json, Local, Names, OptionalLocal, OptionalPath
 from tilework.cli.output import check_png, progress_bar, show
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def evaluate(
     tokenizer: OptionalLocal = None,
     best: Best = False,
     picture: OptionalPath = None,
+    names: Names = None,
     mode: Literal["whole", "slide"] = "whole",
     scales: tuple[float, ...] = (1.0,),
     flip: Annotated[bool, arg(help_behavior_hint="")] = False,
@@ -53,21 +54,24 @@ def evaluate(
         pictures: Predictions on that page.
         score: Detection: how sure an object must be to be drawn, from 0 to 1.
     """
+    from dataclasses import replace
+
     from tilework.core.errors import ConfigError
     from tilework.core.files import write
+    from tilework.data.class_names import shown_names
     from tilework.runs import evaluate_run
     from tilework.runs.segment import judged_by
 
     judged = judged_by(run)
     if judged == "box_ap":
-        if (mode, scales, flip, picture) != ("whole", (1.0,), False, None):
-            what = "--mode, --scales, --flip and --picture are not for runs that find objects"
+        if (mode, scales, flip, picture, names) != ("whole", (1.0,), False, None, None):
+            what = "--mode, --scales, --flip, --picture and --names are not for runs that find objects"
             raise ConfigError(what, "leave them out; --out draws boxes")
         _detect(run, data, tokenizer, out, pictures, score, device, json, best)
         return
     if judged == "miou":
-        if picture is not None:
-            raise ConfigError("--picture is the confusion matrix of a classifier", "give --out for predicted masks")
+        if picture is not None or names is not None:
+            raise ConfigError("--picture and --names are for classifiers", "give --out for predicted masks")
         _segment(run, data, tokenizer, (mode, scales, flip), out, pictures, device, json, best)
         return
     if (mode, scales, flip, out) != ("whole", (1.0,), False, None):
@@ -77,6 +81,7 @@ def evaluate(
     if picture is not None:
         check_png(picture, "--picture")
     result = evaluate_run(run, data, tokenizer, device, best)
+    result = replace(result, classes=shown_names(result.classes, names))
     summary = result.summary()
     if picture is not None:
         from tilework.report import confusion

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Best, Data, Device, Json, Local, OptionalLocal, OptionalPath
+from tilework.cli.arguments import Best, Data, Device, Json, Local, Names, OptionalLocal, OptionalPath
 
 if TYPE_CHECKING:
     from tilework.runs import Prediction, Trained
@@ -27,6 +27,7 @@ def predict(
     picture: OptionalPath = None,
     tokenizer: OptionalLocal = None,
     score: float = 0.3,
+    names: Names = None,
     best: Best = False,
     device: Device = "auto",
     json: Json = False,
@@ -54,8 +55,14 @@ def predict(
         score: Detection: how sure an object must be, from 0 to 1.
     """
     from tilework.cli.output import check_png
-    from tilework.core.errors import OutputError
+    from tilework.core.errors import ConfigError, OutputError
+
+    if picture is not None:
+        check_png(picture, "--picture")
+    if top < 1:
+        raise ConfigError(f"--top {top}", "give 1 or more")
     from tilework.core.files import write
+    from tilework.data.class_names import shown_names
     from tilework.runs import open_model
     from tilework.runs import predict as answer
     from tilework.runs.segment import judged_by
@@ -65,12 +72,11 @@ def predict(
         dense = _segment if judged == "miou" else partial(_detect, least=score)
         dense(run, photographs, out, tokenizer, best, device, json)
         return
-    if picture is not None:
-        check_png(picture, "--picture")
     if out is not None and out.is_dir():
         raise OutputError(f"{out} is a directory", "give --out a file name")
     model = open_model(run, best)
-    found = answer(model, photographs, top, device, tokenizer)
+    shown = dict(zip(model.spec.classes, shown_names(model.spec.classes, names), strict=True))
+    found = [one.named(shown) for one in answer(model, photographs, top, device, tokenizer)]
     text = {"table": _table, "csv": _csv, "json": _json}["json" if json else format](found)
     if out is None:
         print(text, end="")

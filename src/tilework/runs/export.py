@@ -10,7 +10,6 @@ import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,14 +30,14 @@ from tilework.core.hub import local
 from tilework.core.location import location, path_or_hub, what_is
 from tilework.core.rng import Draws
 from tilework.data.images import Frame
-from tilework.models import Model, ModelConfig
+from tilework.models import Model, ModelConfig, Output
 from tilework.objectives import ClassifyConfig
 from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.predict import Prediction, predict
 from tilework.runs.run import Run
 from tilework.runs.start import DESCRIPTION, WEIGHTS
 from tilework.runs.trained import Trained
-from tilework.tokenizers import Tokenizer, load_tokenizer
+from tilework.tokenizers import Tokenizer
 from tilework.tokenizers.find import keep_tokenizer
 from tilework.tokenizers.images_as_codes import code_numbers
 from tilework.tokenizers.tokenizer import Card
@@ -90,16 +89,15 @@ class Description:
     software: str = f"tilework {__version__}"
 
 
-@dataclass(frozen=True)
-class Exported:
-    """A trained model, ready for inference: of an exported folder, or of a run."""
+class Exported(nn.Module):
+    """A trained model, ready for inference: of an exported folder, or of a run. Raw input in, logits out."""
 
-    trained: Trained
-
-    @property
-    def model(self) -> Model:
-        """The network."""
-        return self.trained.encoder
+    def __init__(self, trained: Trained) -> None:
+        super().__init__()
+        self.trained = trained
+        self.model: Model = trained.predictor
+        self._steps: dict[torch.device, tuple[AnyStep, ...]] = {}
+        self.eval()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -126,20 +124,30 @@ class Exported:
         """What codes stand for; None for pixels."""
         return self.trained.codebook
 
-    @cached_property
+    @property
     def steps(self) -> tuple[AnyStep, ...]:
-        """From raw input to what the model takes."""
-        return self.trained.steps(CPU)
+        """From raw input on a CPU to what the model takes."""
+        return self.steps_on(CPU)
+
+    def steps_on(self, device: torch.device) -> tuple[AnyStep, ...]:
+        """The same for input on any device."""
+        if device not in self._steps:
+            self._steps[device] = self.trained.steps(device)
+        return self._steps[device]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Classify raw input: ids (B, H, W), stacks of them (B, C, H, W), or pixels (B, 3, H, W) in 0..255.
+
+        Returns (B, K), (B, K, h, w) of a network that segments, or (B, A, K + 4), logits and box offsets of every anchor, of
+        one that finds objects. Gradients reach the network's parameters.
+        """
+        self._check(x)
+        return through(self.model, self.steps_on(x.device), x)
 
     @torch.inference_mode()
     def logits(self, x: Tensor) -> Tensor:
-        """Classify raw input: ids (B, H, W), stacks of them (B, C, H, W), or pixels (B, 3, H, W) in 0..255.
-
-        Returns (B, K), (B, K, h, w) of a network that segments, or (B, A, K + 4), class logits and box offsets of every
-        anchor, of one that finds objects: `model.answer` of prepared input makes objects of them.
-        """
-        self._check(x)
-        return _Whole(self.model, self.steps)(x)
+        """The same without gradients."""
+        return self(x)
 
     def predict(
         self,
@@ -171,11 +179,19 @@ class Exported:
             raise InputError(what, f"0 to {len(codebook) - 1} are known, numbered as in the store")
 
 
-class _Whole(nn.Module):
-    """The evaluation pipeline and the network in one, from raw input to logits.
+def through(model: nn.Module, steps: Sequence[AnyStep], x: Tensor) -> Tensor:
+    """Logits of raw input, by the evaluation pipeline and the network.
 
-    Of a network that finds objects, logits and offsets of every anchor, (B, A, K + 4); what follows stays in Python.
+    Of a network that finds objects, class logits and box offsets of every anchor, (B, A, K + 4).
     """
+    index = torch.arange(x.shape[0], device=x.device)
+    batch = apply_all(steps, Batch(x, Target.hard(index), index), Draws(0, 0, index))
+    out: Output = model(batch.x)
+    return out.logits if out.offsets is None else torch.cat([out.logits, out.offsets], -1)
+
+
+class _Whole(nn.Module):
+    """The evaluation pipeline and the network in one, from raw input to logits."""
 
     def __init__(self, model: nn.Module, steps: Sequence[AnyStep]) -> None:
         super().__init__()
@@ -183,10 +199,7 @@ class _Whole(nn.Module):
         self.steps = tuple(steps)
 
     def forward(self, x: Tensor) -> Tensor:
-        index = torch.arange(x.shape[0], device=x.device)
-        batch = apply_all(self.steps, Batch(x, Target.hard(index), index), Draws(0, 0, index))
-        out = self.model(batch.x)
-        return out.logits if out.offsets is None else torch.cat([out.logits, out.offsets], -1)
+        return through(self.model, self.steps, x)
 
 
 class _FromPixels(nn.Module):
@@ -246,9 +259,9 @@ def export_run(
             codebook.write(folder)
         known = dict(spec.tokenizer)
         if encoder is not None:
-            known = {"name": encoder[1].name, "sha256": encoder[1].sha256}
-            assert encoder[1].place is not None
-            keep_tokenizer(encoder[1].place, folder, None)
+            known = encoder[1].made_by
+            if encoder[1].place is not None:  # else it comes with Tilework, and its codes are the codebook
+                keep_tokenizer(encoder[1].place, folder, None)
         description = Description(
             model=run.model,
             stage=decode(Stage, spec.stage, "stage"),
@@ -261,7 +274,7 @@ def export_run(
             compared=f"{SAMPLES} {'random inputs' if data is None else 'samples of data'}",
             stored=spec.stored,
             frame=spec.frame,
-            preprocessing=_preprocessing(run.size if encoder is None else encoder[1].size, spec.frame),
+            preprocessing=_preprocessing(run.size if encoder is None else trained.canvas(*encoder), spec.frame),
             tokenizer={k: v for k, v in known.items() if k != "place"},
             figures=trained.figures,
             licence=spec.licence,
@@ -270,7 +283,7 @@ def export_run(
         if onnx and pixels and codebook is not None:
             assert encoder is not None
             through = _FromPixels(encoder[0], codebook, whole).eval()
-            images = _pixels(encoder[1].size)
+            images = _pixels(trained.canvas(*encoder))
             with torch.inference_mode():
                 wanted = through(images)
             graph = _write_graph(folder / GRAPH, through, images, wanted, description)
@@ -287,10 +300,9 @@ def export_run(
 
 def _encoder(trained: Trained, given: Path | None) -> tuple[Tokenizer, Card] | None:
     """The tokenizer of a run's codes: the one given, or that which the run holds or knows."""
-    place = given or trained.tokenizer
-    if place is None or trained.codebook is None:
+    if trained.codebook is None or (given is None and not trained.has_tokenizer):
         return None
-    tokenizer, card = load_tokenizer(place)
+    tokenizer, card = trained.find_tokenizer(given, "what is exported")
     code_numbers(tokenizer, trained.codebook)  # refuses another one
     return tokenizer, card
 
@@ -455,7 +467,7 @@ def _write_graph(file: Path, whole: nn.Module, x: Tensor, logits: Tensor, about:
         program.save(file)
         session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
         found = [torch.from_numpy(session.run(None, {kind: x[:n].numpy()})[0]) for n in (1, SAMPLES)]
-    except OSError:
+    except (OSError, TileworkError):
         raise
     except Exception as error:  # of the exporter or the runtime, each of its own kind
         raise ConfigError("this model cannot be written as ONNX", f"leave --onnx out ({_line(error)})") from error

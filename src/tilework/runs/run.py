@@ -11,7 +11,7 @@ import numpy as np
 
 from tilework.augment import Augment
 from tilework.core.artefact import artefact, declared, give
-from tilework.core.bounds import check_shares
+from tilework.core.bounds import check_shares, check_sizes
 from tilework.core.errors import ConfigError
 from tilework.core.location import PathOrHub
 from tilework.data.columns import column_kinds
@@ -75,6 +75,9 @@ class Run:
 
     def __post_init__(self) -> None:
         check_shares(self, "max_broken")
+        check_sizes(self.model, "model")
+        for name, steps in (("augment", self.augment), ("evaluation", self.evaluation)):
+            check_sizes(steps, name, ("size", "grid"))
         if min(self.size) < 1:
             raise ValueError(f"size is {self.size}: sides must be at least 1")
         if self.samples < 0 or self.draw.held < 0:

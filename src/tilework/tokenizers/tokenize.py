@@ -9,6 +9,7 @@ N images | B batch | V views | h, w code grid, with C codes at a position where 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 from collections import deque
@@ -25,9 +26,9 @@ import torch
 from torch import Tensor
 
 from tilework.core.errors import InputError, OutputError
-from tilework.core.files import write_json
+from tilework.core.files import write, write_json
 from tilework.data.detected import COLUMN, SIDES, ObjectFolder, pack_objects
-from tilework.data.images import Broken, Frame, attempt, decode_image
+from tilework.data.images import Broken, Frame, ImageFolder, accepting, attempt, decode_image
 from tilework.data.open_images import Images
 from tilework.data.pairs import PairFolder, image_sides
 from tilework.data.views import decode_views, sample_crops
@@ -39,6 +40,7 @@ from tilework.tokenizers.tokenizer import Card, Tokenizer
 
 PART = 1024  # images
 AHEAD = 8  # batches under way
+POOLED = "pooled"  # files of features beside a store, and in its spool
 SpoolAll = Callable[["Images", "Tokenizing", Spool, float, Callable[[int, int], None]], None]
 
 
@@ -59,6 +61,7 @@ class Tokenizing:
     tiles: tuple[int, int] | None = None  # pixels of the parts that are encoded by themselves; None: the whole image
     mask_step: int = 0  # masks are kept in column `mask`, every so many pixels; 0: none are
     boxes: bool = False  # boxes are kept in column `boxes`, sizes of images in `sides`
+    pooled: bool = False  # whether features before the codes, pooled over positions, are kept beside the store
 
     def plan(self, images: Images) -> Plan:
         """What all parts of the store have in common."""
@@ -96,6 +99,7 @@ class Tokenizing:
             licence=self.licence,
             parts=-(-len(images) // self.part),
             source=hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
+            original_bytes=images.bytes if isinstance(images, ImageFolder) else 0,
         )
 
     def grid(self, size: tuple[int, int]) -> tuple[int, ...]:
@@ -224,6 +228,8 @@ def _put(images: Images, job: Tokenizing, spool: Spool, number: int, part: _Batc
         columns["mask"] = part.masks
     if job.boxes:
         columns[COLUMN], columns[SIDES] = part.objects, np.array(part.sides, np.int32).reshape(-1, 2)
+    if job.pooled:
+        write(spool.path / f"{POOLED}/{number:05d}.npy", _npy(np.array(part.pooled, np.float32)))
     spool.put(number, np.array(part.values, np.int32).reshape(-1, *shape), columns)
 
 
@@ -241,6 +247,9 @@ def finish(
         _check_broken(broken, images, max_broken)
     receipts = [json.loads(file.read_bytes()) for file in sorted((spool.path / "receipts").glob("*.json"))]
     boxes = [entry for receipt in receipts for entry in receipt.get("boxes", [])]
+    if pooled := sorted((spool.path / POOLED).glob("*.npy")):
+        found = [features for file in pooled if len(features := np.load(file))]
+        write(pooled_of(out), _npy(np.concatenate(found)))
     seal(spool, out, codec, used=used, progress=progress)
     if broken:
         write_json(quarantine_of(out), [asdict(one) for one in broken])
@@ -257,6 +266,17 @@ def quarantine_of(out: Path) -> Path:
 def boxes_of(out: Path) -> Path:
     """Where the boxes that cannot be used are listed."""
     return out.with_name(f"{out.name}.boxes_set_aside.json")
+
+
+def pooled_of(out: Path) -> Path:
+    """Where the pooled features of a store's images lie, (N, D) float32, if they were asked for."""
+    return out.with_name(f"{out.name}.{POOLED}.npy")
+
+
+def _npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
 
 
 def count_images(images: Images, job: Tokenizing, number: int) -> int:
@@ -282,7 +302,7 @@ def _check_broken(broken: list[Broken], total: int, share: float) -> None:
     if len(broken) > share * total or len(broken) == total:
         raise InputError(
             f"{len(broken)} of {total} images cannot be read (first: {broken[0].path}: {broken[0].reason})",
-            f"repair or remove them; at most {share:.0%} may be broken",
+            "repair or remove them" + accepting("--max-broken ", broken, total),
         )
 
 
@@ -296,11 +316,12 @@ class _Batch:
     objects: list[np.ndarray]  # likewise, (M, 7) as `pack_objects` gives them
     sides: list[tuple[int, int]]  # height and width of images with objects
     unusable: list[Broken]  # boxes that were set aside
+    pooled: list[np.ndarray]  # (D,) each, where they are kept
 
     @staticmethod
     def empty() -> _Batch:
         """Of no images."""
-        return _Batch([], [], [], [], [], [], [], [])
+        return _Batch([], [], [], [], [], [], [], [], [])
 
     @property
     def images(self) -> int:
@@ -382,6 +403,9 @@ def _encode(job: Tokenizing, batch: _Batch) -> _Batch:
     if not batch.kept:
         return batch
     pixels = torch.from_numpy(np.stack(batch.values)).to(job.device)  # (B, 3, H, W) or (B, V, 3, H, W)
+    if job.pooled:
+        ids, features = job.tokenizer.encode_pooled(pixels / 255)
+        return replace(batch, values=list(ids.cpu().numpy()), pooled=list(features.float().cpu().numpy()))
     ids = torch.cat([job.encode(part / 255) for part in pixels.flatten(0, -4).split(job.batch)])
     codes = ids.cpu().numpy().reshape(*pixels.shape[:-3], *ids.shape[1:])  # (B, h, w) or (B, V, h, w)
     return replace(batch, values=list(codes))
