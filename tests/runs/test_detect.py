@@ -32,7 +32,7 @@ CPU = World(0, 1, torch.device("cpu"))
 
 def pixels(steps: int = 2) -> Run:
     return Run(
-        model=RetinanetConfig(BACKBONE, channels=16, convs=1, extra=0, size=2.0),
+        model=RetinanetConfig(BACKBONE, channels=16, convs=1, levels=3, size=2.0),
         objective=DetectConfig(),
         augment=(Flip(), Normalise()),
         evaluation=(Normalise(),),
@@ -187,7 +187,7 @@ def test_an_exported_detector_gives_logits_and_offsets(trained: Path, tmp_path: 
 def test_ten_images_are_learnt_by_heart(tmp_path: Path) -> None:
     file = write_objects(tmp_path / "ten", 10)
     backbone = PvtV2Config((16, 32, 48, 64), (1, 1, 1, 1), (1, 2, 3, 4), (4, 4, 4, 4))
-    model = RetinanetConfig(backbone, channels=32, convs=2, extra=0, size=2.0)
+    model = RetinanetConfig(backbone, channels=32, convs=2, levels=3, size=2.0)
     fit = FitConfig(epochs=0, steps=300, batch=10, evaluate_every=0, optim=OptimConfig(lr=2e-3, clip=1.0))
     result = train(
         replace(pixels(), model=model, augment=(Normalise(),), fit=fit), file, file, tmp_path / "run", quiet=True

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tilework.core.batch import Mix
+from tilework.core.errors import ConfigError
 from tilework.layers.boxes import clip, decode
 from tilework.layers.fpn import Fpn
 from tilework.models.detector import Detector, DetectorConfig, choose, stacked, start_narrow
@@ -23,8 +24,8 @@ from tilework.models.model import Detections, Model, ModelConfig, Output, Visibl
 class RetinanetConfig(DetectorConfig):
     """Settings of RetinaNet around a backbone."""
 
-    first: int = 1  # stage that the pyramid begins with
-    extra: int = 2  # levels beyond the last stage
+    stages: int = 3  # that the pyramid reads, the last ones
+    levels: int = 5  # of the pyramid; those beyond the stages are made of the last one
     convs: int = 4  # of each tower
     size: float = 4.0  # of the smallest anchors, in strides
     octaves: int = 3  # sizes of a level
@@ -73,19 +74,24 @@ class Retinanet(Detector):
 
     def __init__(self, config: RetinanetConfig, backbone: Model, classes: int) -> None:
         super().__init__(config, backbone, classes)
-        used = slice(config.first, None)
-        for stage in range(config.first):  # norms that nothing reads would stop DistributedDataParallel
+        first, extra = len(backbone.stage_widths) - config.stages, config.levels - config.stages
+        if first < 0 or extra < 0:
+            what = (
+                f"{config.levels} levels of {config.stages} stages, and the backbone has {len(backbone.stage_widths)}"
+            )
+            raise ConfigError(what, "give model.stages at most as many as it has, and model.levels at least as many")
+        for stage in range(first):  # norms that nothing reads would stop DistributedDataParallel
             self.stage_norms[stage] = nn.Identity()
-        self.neck = Fpn(backbone.stage_widths[used], config.channels, config.extra, "conv")
+        self.neck = Fpn(backbone.stage_widths[first:], config.channels, extra, "conv")
         last = self.level_strides[-1]
-        self.strides = (*self.level_strides[used], *(last * 2 ** (i + 1) for i in range(config.extra)))
+        self.strides = (*self.level_strides[first:], *(last * 2 ** (i + 1) for i in range(extra)))
         self.sizes = tuple(config.size * 2 ** (i / config.octaves) for i in range(config.octaves))
         self.decoder = RetinaHead(config, len(self.sizes) * len(config.ratios), classes)
 
     def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; stages are the levels of the pyramid."""
         stem, tokens, grid, maps = self.read(x, mix, visible, track)
-        levels = self.neck(self.levels(maps)[self.config.first :])
+        levels = self.neck(self.levels(maps)[-self.config.stages :])
         logits, offsets = self.decoder(levels)
         return Output(logits, tokens, stem, grid, stages=levels, offsets=offsets)
 

@@ -88,7 +88,7 @@ def small_detect(run: Run, *settings: str) -> Run:
     assert isinstance(model, DetectorConfig)
     canvas, form = SMALL_CANVAS, replace(model, backbone=small_model(model.backbone), channels=CHANNELS)
     if isinstance(form, RetinanetConfig):
-        form = replace(form, extra=0, convs=2, size=1.25)
+        form = replace(form, levels=3, convs=2, size=1.25)
     if isinstance(form, MaskRcnnConfig):
         canvas = (128, 128)
         form = replace(form, hidden=128, norm="group", size=4.0, proposals=Proposals(200, most=100))
