@@ -138,8 +138,8 @@ class Exported(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Classify raw input: ids (B, H, W), stacks of them (B, C, H, W), or pixels (B, 3, H, W) in 0..255.
 
-        Returns (B, K), (B, K, h, w) of a network that segments, or (B, A, K + 4), logits and box offsets of every anchor, of
-        one that finds objects. Gradients reach the network's parameters.
+        Returns (B, K), (B, K, h, w) of a network that segments, or (B, A, K + 4), logits and box offsets of every
+        anchor, of one that finds objects. Gradients reach the network's parameters.
         """
         self._check(x)
         return through(self.model, self.steps_on(x.device), x)
