@@ -17,7 +17,8 @@ from tilework.store.shard import ShardEntry
 
 NAME = "manifest.json"
 FORMAT = "tilework store"
-VERSION = 1
+VERSION = 2  # written
+READABLE = (1, 2)  # they differ in the form of shards and of the tables of codec `mix`
 LARGEST = 1 << 28  # bytes
 LARGEST_LENGTH = 1 << 16  # codes of a record
 LARGEST_STACKED = 1 << 18  # the same where a position has several codes: 36x36 positions with 192 each are fewer
@@ -102,8 +103,8 @@ def parse(data: bytes, root: str) -> Manifest:
         raise DamageError(f"{path} is not JSON", f"restore it ({error})") from error
     if text.pop("format", None) != FORMAT:
         raise DamageError(f"{path} is not the manifest of a token store", "restore it")
-    if (version := text.pop("version", None)) != VERSION:
-        raise DamageError(f"{root} has store version {version}, this software reads {VERSION}", "update Tilework")
+    if (version := text.pop("version", None)) not in READABLE or isinstance(version, bool):
+        raise DamageError(f"{root} has store version {version}, this software reads 1 and 2", "update Tilework")
     if text.pop("seal", None) != digest:
         raise DamageError(f"{path} was changed after it was written", "restore it")
     try:

@@ -318,7 +318,7 @@ def _verify_shard(shards: Shards, number: int) -> list[str]:
         shard = shards[number]
     except TileworkError as error:
         return [error.what]
-    return [f"record {i} of shard {shard.path.name} is damaged" for i in shard.damaged()]
+    return [f"{which} of shard {shard.path.name} is damaged" for which in shard.damaged()]
 
 
 def _remote(url: Url) -> Remote:
