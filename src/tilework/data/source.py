@@ -116,6 +116,13 @@ class Around:
         return self.source.labels
 
 
+def innermost(source: Source) -> Source:
+    """What other data sets are made around."""
+    while isinstance(source, Around):
+        source = source.source
+    return source
+
+
 class Redrawn(Around):
     """A data set whose samples differ from epoch to epoch, by draws that the host must know."""
 

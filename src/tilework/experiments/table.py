@@ -205,7 +205,9 @@ class Table:
 
 def markdown(results: Plain) -> str:
     """The results as a Markdown table."""
-    figure = {"top1": "accuracy (%)", "miou": "mIoU (%)"}.get(str(results["metric"]), str(results["metric"]))
+    figure = {"top1": "accuracy (%)", "miou": "mIoU (%)", "box_ap": "AP of boxes (%)"}.get(
+        str(results["metric"]), str(results["metric"])
+    )
     figure += "" if results["higher_is_better"] else " (lower is better)"
     lines = [f"| row | seeds | {figure} | vs first row | minutes per run |", "|---|---|---|---|---|"]
     for i, row in enumerate(results["rows"]):

@@ -19,6 +19,7 @@ from tilework.core.files import locked, write, write_json
 from tilework.core.location import Location, PathOrHub, Url, location, path_or_hub
 from tilework.core.rng import Draws
 from tilework.data import Source
+from tilework.data.detected import boxes_set_aside, clipped_boxes
 from tilework.data.masked import broken_files, images_without_class
 from tilework.evaluation import validate
 from tilework.objectives import Objective
@@ -36,7 +37,7 @@ from tilework.runs.build import (
     validation_source,
     with_batch,
 )
-from tilework.runs.directory import QUARANTINE, RESULTS, DataSpec, RunDirectory
+from tilework.runs.directory import BOXES, QUARANTINE, RESULTS, DataSpec, RunDirectory
 from tilework.runs.pins import hashes_of, pin_settings, pin_start
 from tilework.runs.run import Run
 from tilework.runs.start import Start
@@ -94,10 +95,15 @@ def prepare(
         if broken:
             write_json(out / QUARANTINE, broken)
             notice(f"{counted(len(broken), 'image')} cannot be read: see {out / QUARANTINE}", quiet)
+        if boxes := [asdict(b) for s in (whole, validation) for b in boxes_set_aside(s)]:
+            write_json(out / BOXES, boxes)
+            notice(f"{counted(len(boxes), 'box')} cannot be used: see {out / BOXES}", quiet)
         for name, one in (("training", whole), ("validation", validation)):
             void = images_without_class(one)
             if void:
                 notice(f"{counted(void, 'mask')} of {name} have no class at all", quiet)
+            if cut := clipped_boxes(one):
+                notice(f"{counted(cut, 'box')} of {name} reach beyond their images: cut at the edge", quiet)
     held = held_source(run, data, whole.classes)
     looks = {"": validation, HELD: held, TRAINING: source if run.fit.evaluate_training else None}
     evaluate = None

@@ -21,10 +21,12 @@ from tilework.core.distributed import World, pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.location import Location
 from tilework.core.rng import Draws
-from tilework.data.class_mask import ClassMask, canvas_affine
+from tilework.data.class_mask import ClassMask
 from tilework.data.images import File, fit_image, open_image, to_rgb
-from tilework.data.masked import COLUMN, PairSource, innermost
+from tilework.data.masked import COLUMN, PairSource
 from tilework.data.pairs import PairFolder
+from tilework.data.placement import canvas_affine
+from tilework.data.source import innermost
 from tilework.evaluation import evaluate
 from tilework.evaluation.dense_inference import Inference
 from tilework.evaluation.segmentation import MeanIou, on_image
@@ -175,9 +177,11 @@ class Segmenter:
             scaled = photograph.resize(
                 (max(1, round(size[1] * factor)), max(1, round(size[0] * factor))), Image.Resampling.BILINEAR
             )
-            return self.ask(self._prepared(_pixels(scaled, self.device), self._keeping), size)
+            return self.ask(self._prepared(pixels_of(scaled, self.device), self._keeping), size)
         tokenizer, canvas = self._tokenizer
-        source = _OneImage(_pixels(fit_image(photograph, canvas, self.trained.spec.frame), torch.device("cpu")), canvas)
+        source = OneImage(
+            pixels_of(fit_image(photograph, canvas, self.trained.spec.frame), torch.device("cpu")), canvas
+        )
         assert self.trained.codebook is not None
         codes = ImagesAsCodes(source, tokenizer, self.trained.codebook, self.device)  # type: ignore[arg-type]
         logits = self.ask(self._prepared(codes.batch(np.arange(1)).x.to(self.device), self.trained.steps(self.device)))
@@ -226,11 +230,11 @@ class Segmenter:
             yield names[number], shown, column.of_row(0).cpu().numpy(), predicted.cpu().numpy().astype(np.uint8)
 
 
-def segments_pixels(path: Path) -> bool:
-    """Whether a run was trained to segment; an exported model answers as a classifier does."""
+def judged_by(path: Path) -> str:
+    """The headline figure of a run's task; top1 of an exported model, which answers as a classifier does."""
     if (path / DESCRIPTION).is_file() or not any((path / name).is_file() for name in (SETTINGS, CHAIN)):
-        return False  # what is no run is refused where a model is opened
-    return RunDirectory.find(path).settings().objective.task.metric == "miou"
+        return "top1"  # what is no run is refused where a model is opened
+    return RunDirectory.find(path).settings().objective.task.metric
 
 
 def seen_from(logits: Tensor, whole: ClassMask) -> Tensor:
@@ -239,13 +243,14 @@ def seen_from(logits: Tensor, whole: ClassMask) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _OneImage:
+class OneImage:
     """What `ImagesAsCodes` takes: an image at the tokenizer's size."""
 
     pixels: Tensor  # (1, 3, H, W) uint8
     grid: tuple[int, int]
 
     def batch(self, index: np.ndarray) -> Batch:
+        """The image, whatever the number."""
         number = torch.from_numpy(index)
         return Batch(self.pixels, Target.hard(torch.zeros_like(number)), number)
 
@@ -266,6 +271,6 @@ def _photographs(images: PairSource) -> Iterator[tuple[Image.Image, np.ndarray]]
         yield read_photograph(path), images.masks(np.array([number]))[0]
 
 
-def _pixels(image: Image.Image, device: torch.device) -> Tensor:
+def pixels_of(image: Image.Image, device: torch.device) -> Tensor:
     """(1, 3, h, w) uint8."""
     return torch.from_numpy(np.array(image).transpose(2, 0, 1)[None].copy()).to(device)

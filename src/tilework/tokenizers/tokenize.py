@@ -27,6 +27,7 @@ from torch import Tensor
 
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import write, write_json
+from tilework.data.detected import COLUMN, SIDES, ObjectFolder, pack_objects
 from tilework.data.images import Broken, Frame, ImageFolder, accepting, attempt, decode_image
 from tilework.data.open_images import Images
 from tilework.data.pairs import PairFolder, image_sides
@@ -59,6 +60,7 @@ class Tokenizing:
     frame: Frame = "cover"  # squash: the whole image, its aspect not kept, as SeiT
     tiles: tuple[int, int] | None = None  # pixels of the parts that are encoded by themselves; None: the whole image
     mask_step: int = 0  # masks are kept in column `mask`, every so many pixels; 0: none are
+    boxes: bool = False  # boxes are kept in column `boxes`, sizes of images in `sides`
     pooled: bool = False  # whether features before the codes, pooled over positions, are kept beside the store
 
     def plan(self, images: Images) -> Plan:
@@ -68,9 +70,16 @@ class Tokenizing:
             raise InputError("these images have no masks", "give a folder of images and masks, or leave --masks out")
         if isinstance(images, PairFolder) and not self.mask_step:
             raise InputError(f"{images.root} holds masks and no classes of images", "add --masks to keep them")
+        if self.boxes != isinstance(images, ObjectFolder):
+            if self.boxes:
+                raise InputError(
+                    "these images have no boxes", "give a COCO file or a list of VOC, or leave --boxes out"
+                )
+            raise InputError("these images have boxes and no classes", "add --boxes to keep them")
         crops = [self.views, *self.area, self.seed, "redrawn"] if self.views > 1 else []
         listed = [images.keys, images.labels.tolist(), crops, self.batch, self.part]
         listed += [self.tiles, self.mask_step] if self.tiles or self.mask_step else []
+        listed += ["boxes"] if self.boxes else []
         preprocessing = self.card.preprocessing if self.frame == "cover" else self.card.squashing
         order = {"sequence": tokenizer.sequence} if tokenizer.sequence else {}
         if self.views > 1:
@@ -214,6 +223,9 @@ def spool_parts(
 def _put(images: Images, job: Tokenizing, spool: Spool, number: int, part: _Batch) -> None:
     """A part, after the receipt that says what it lacks."""
     receipt = {"images": part.images, "broken": [asdict(one) for one in part.broken]}
+    if job.boxes:
+        strays = images.strays if isinstance(images, ObjectFolder) and number == 0 else ()
+        receipt["boxes"] = [asdict(one) for one in (*strays, *part.unusable)]
     write_json(spool.path / f"receipts/{number:05d}.json", receipt)
     shape = (job.views, *spool.plan.grid) if job.views > 1 else spool.plan.grid
     columns: dict[str, Values] = {"label": images.labels[part.kept], "key": [images.key(i) for i in part.kept]}
@@ -221,6 +233,8 @@ def _put(images: Images, job: Tokenizing, spool: Spool, number: int, part: _Batc
         columns["box"] = np.array(part.boxes, np.float32).reshape(-1, job.views, 4)
     if job.mask_step:
         columns["mask"] = part.masks
+    if job.boxes:
+        columns[COLUMN], columns[SIDES] = part.objects, np.array(part.sides, np.int32).reshape(-1, 2)
     if job.pooled:
         write(spool.path / f"{POOLED}/{number:05d}.npy", _npy(np.array(part.pooled, np.float32)))
     spool.put(number, np.array(part.values, np.int32).reshape(-1, *shape), columns)
@@ -240,6 +254,8 @@ def finish(
     images, broken = _receipts(spool)
     if broken:
         _check_broken(broken, images, max_broken)
+    receipts = [json.loads(file.read_bytes()) for file in sorted((spool.path / "receipts").glob("*.json"))]
+    boxes = [entry for receipt in receipts for entry in receipt.get("boxes", [])]
     if pooled := sorted((spool.path / POOLED).glob("*.npy")):
         found = [features for file in pooled if len(features := np.load(file))]
         write(pooled_of(out), _npy(np.concatenate(found)))
@@ -247,12 +263,19 @@ def finish(
     seal(spool, out, codec, used=used, progress=progress, shuffle=shuffle, code_ranges=code_ranges)
     if broken:
         write_json(quarantine_of(out), [asdict(one) for one in broken])
+    if boxes:
+        write_json(boxes_of(out), boxes)
     return broken
 
 
 def quarantine_of(out: Path) -> Path:
     """Where the images that could not be read are listed."""
     return out.with_name(f"{out.name}.quarantine.json")
+
+
+def boxes_of(out: Path) -> Path:
+    """Where the boxes that cannot be used are listed."""
+    return out.with_name(f"{out.name}.boxes_set_aside.json")
 
 
 def pooled_of(out: Path) -> Path:
@@ -300,12 +323,15 @@ class _Batch:
     boxes: list[np.ndarray]  # (V, 4) where there are several views
     broken: list[Broken]
     masks: list[bytes]  # where they are kept
+    objects: list[np.ndarray]  # likewise, (M, 7) as `pack_objects` gives them
+    sides: list[tuple[int, int]]  # height and width of images with objects
+    unusable: list[Broken]  # boxes that were set aside
     pooled: list[np.ndarray]  # (D,) each, where they are kept
 
     @staticmethod
     def empty() -> _Batch:
         """Of no images."""
-        return _Batch([], [], [], [], [], [])
+        return _Batch([], [], [], [], [], [], [], [], [])
 
     @property
     def images(self) -> int:
@@ -349,11 +375,19 @@ def _decode(images: Images, job: Tokenizing, index: np.ndarray, first: int) -> _
             decode = partial(decode_views, file, size, drawn, job.area)
         image: Any = attempt(file, decode)
         mask = _read_mask(images, job, i) if job.mask_step and not isinstance(image, str) else b""
-        if isinstance(image, str) or isinstance(mask, str):
-            batch.broken.append(Broken(images.key(i), image if isinstance(image, str) else str(mask)))
+        checked = attempt(file, partial(images.check, i)) if isinstance(images, ObjectFolder) else None
+        if reason := next((part for part in (image, mask, checked) if isinstance(part, str)), ""):
+            batch.broken.append(Broken(images.key(i), reason))
             continue
         if job.mask_step:
+            assert isinstance(mask, bytes)
             batch.masks.append(mask)
+        if checked is not None:
+            assert not isinstance(checked, str)
+            objects, reasons, _, sides = checked
+            batch.objects.append(pack_objects(objects))
+            batch.sides.append(sides)
+            batch.unusable.extend(Broken(images.key(i), reason) for reason in reasons)
         batch.kept.append(i)
         if isinstance(image, tuple):
             batch.boxes.append(image[1])

@@ -37,11 +37,13 @@ class OptimConfig:
 class ScheduleConfig:
     """The learning rate schedule."""
 
-    name: Literal["cosine", "constant", "polynomial"] = "cosine"
+    name: Literal["cosine", "constant", "polynomial", "steps"] = "cosine"
     warmup_epochs: float = 0.0  # linear warm-up
     warmup_steps: int = 0  # in addition to warmup_epochs
     floor: float = 0.0  # final learning rate as a share of the peak
     power: float = 1.0  # polynomial only
+    milestones: tuple[float, ...] = (8 / 12, 11 / 12)  # steps only: shares of the run after which the rate falls
+    fall: float = 0.1  # steps only: by this factor each time
 
     def __post_init__(self) -> None:
         check_shares(self, "floor")
@@ -55,6 +57,8 @@ class ScheduleConfig:
             return progress / warmup
         if self.name == "constant":
             return 1.0
+        if self.name == "steps":
+            return float(self.fall ** sum(progress >= share for share in self.milestones))
         left = 1 - (progress - warmup) / max(1e-12, 1 - warmup)
         shape = (1 + cos(pi * (1 - left))) / 2 if self.name == "cosine" else max(0.0, left) ** self.power
         return self.floor + (1 - self.floor) * shape
