@@ -174,7 +174,7 @@ def test_tokens_by_the_same_commands(data: Path, tmp_path: Path, capsys: pytest.
     whole = next(iter(segmenter.samples(data / "val.tok", 1)))
     assert np.array_equal(np.asarray(Image.open(found[0]["mask"])), whole[3])
     with pytest.raises(ConfigError, match="codes of a scaled or mirrored image are others"):
-        Segmenter.open(tmp_path / "run", "cpu", Inference("whole", (0.5,)))
+        Segmenter.open(tmp_path / "run", "cpu", Inference("whole", (0.5,))).evaluate(data / "val.tok")
     line = ["predict", str(tmp_path / "run"), str(data / "val/images/000.png"), "--out", str(tmp_path / "predicted")]
     assert run([*line, "--json"]) == 0  # the run holds its tokenizer
     said = json.loads(capsys.readouterr().out)["photographs"][0]
