@@ -12,7 +12,7 @@ import torch
 
 from small_data import write_images
 from tilework.analysis.robustness import Robustness
-from tilework.analysis.robustness_report import mcnemar
+from tilework.analysis.robustness.report import mcnemar
 from tilework.augment import CentreCrop, Embed, Normalise
 from tilework.cli.main import main
 from tilework.core.errors import ConfigError, InputError, OutputError

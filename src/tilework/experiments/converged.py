@@ -250,8 +250,8 @@ def markdown(results: Plain) -> str:
     """The results as a Markdown table, with what it could resolve and whether it converged."""
     figure = figure_name(str(results["metric"]))
     lines = [
-        f"| row | bytes per image | rate | training {figure} | validation {figure} | paired difference | "
-        "plateau at pass | CPU minutes per run |",
+        f"| row | rate | training {figure} | validation {figure} | paired difference | plateau at pass | "
+        "CPU minutes per run | bytes per image |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for i, row in enumerate(results["rows"]):
@@ -269,8 +269,8 @@ def markdown(results: Plain) -> str:
         minutes = mean(row["cpu_minutes"])
         stored = " + ".join(f"{size:,.0f} {what}" for what, size in row.get("bytes_per_image", {}).items())
         lines.append(
-            f"| {row['row']} | {stored} | {row['rate']:g}{edge} | {100 * row['training']:.1f} | "
-            f"{100 * row['mean']:.1f}{spread} | {apart} | {reached} | {minutes:.1f} |"
+            f"| {row['row']} | {row['rate']:g}{edge} | {100 * row['training']:.1f} | {100 * row['mean']:.1f}{spread} | "
+            f"{apart} | {reached} | {minutes:.1f} | {stored} |"
         )
     lines.append("")
     if results["resolvable"] is not None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors.numpy import save
 
-from tilework.analysis.robustness import NEAR, Cell, Subject, show_eps
+from tilework.analysis.robustness.cells import Cell, Subject, show_eps
+from tilework.analysis.robustness.code_attacks import NEAR
 from tilework.core.config import Plain
 from tilework.core.files import write, write_json
 from tilework.evaluation.corruptions import ALEXNET, SIDE, mean_corruption_error
@@ -21,7 +22,7 @@ from tilework.report import rows_of_pictures
 from tilework.report.robustness_figures import accuracy_curves
 
 if TYPE_CHECKING:
-    from tilework.analysis.robustness import Robustness
+    from tilework.analysis.robustness.job import Robustness
 
 LOOKS = {"psnr": ".1f", "lpips": ".3f"}  # how far decoded images are from those before, and how it is written
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
@@ -64,11 +65,11 @@ def _cells(job: Robustness, subject: Subject) -> dict[str, Cell]:
 
 def _attack_rows(job: Robustness, subject: Subject) -> dict[str, dict[float, Cell]]:
     """Cells of each attack by radius."""
-    rows = [(row, attack) for row, attack, _ in job.rows_of(subject)]
+    rows = [(row, attack) for row, attack, _ in job.on_pixels.rows_of(subject)]
     rows += [(name, "apgd-ce") for name in _transfers(job)]
     found: dict[str, dict[float, Cell]] = {}
     for row, attack in rows:
-        cells = {eps: subject.cell(job.cell_name(row, attack, eps)) for eps in job.eps}
+        cells = {eps: subject.cell(job.on_pixels.cell_name(row, attack, eps)) for eps in job.eps}
         if known := {eps: cell for eps, cell in cells.items() if cell is not None}:
             found[row] = known
     return found
@@ -375,7 +376,7 @@ def _figures(job: Robustness, runs: Plain) -> None:
     if swaps:
         write(job.out / "codes.png", accuracy_curves(swaps, "codes swapped"))
         for subject in job.subjects:
-            if pictures := job.swapped_pictures(subject):
+            if pictures := job.on_codes.swapped_pictures(subject):
                 write(job.out / f"codes-{subject.folder.name}.png", rows_of_pictures(pictures))
     whole = {
         name: _curves(run["corruptions"], ((0.0, run["clean"]["accuracy"]),))
