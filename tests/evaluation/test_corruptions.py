@@ -125,6 +125,19 @@ def test_a_compiled_glass_blur_displaces_the_same_pixels(reach: int) -> None:
     assert torch.equal(x, before)
 
 
+def test_compiled_edges_and_distances_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    x = as_tensor(photographs(48)).float().mean(1).floor()  # (2, 48, 48)
+    edge, strong = spatter.edges(x, 50, 150), spatter.edges(x, 50, 700)
+    compiled = edge, strong, spatter.edge_distance(edge), spatter.edge_distance(strong)
+    monkeypatch.setenv("TILEWORK_KERNELS", "0")
+    edge, strong = spatter.edges(x, 50, 150), spatter.edges(x, 50, 700)
+    slow = edge, strong, spatter.edge_distance(edge), spatter.edge_distance(strong)
+    for fast, plain in zip(compiled, slow, strict=True):
+        assert torch.equal(fast, plain)
+    assert 0 < strong.sum() < edge.sum()
+
+
 def test_motion_blur_is_half_a_gaussian_along_a_line() -> None:
     x, angle = photographs(40), 30.0
     weights = np.exp(-0.5 * (np.arange(21) / 3) ** 2)

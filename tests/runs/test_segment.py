@@ -252,7 +252,7 @@ def test_broken_masks_are_listed_beside_a_run(tmp_path: Path, data: Path, capsys
     train(replace(pixels(1), max_broken=0.2), root, None, tmp_path / "run")
     (listed,) = json.loads((tmp_path / "run/quarantine.json").read_text())
     assert "mode RGB" in listed["reason"]
-    assert "1 mask of training have no class at all" in capsys.readouterr().err
+    assert "1 mask of training without a class anywhere" in capsys.readouterr().err
 
 
 def test_data_that_do_not_fit_are_refused_before_training(data: Path, tmp_path: Path) -> None:

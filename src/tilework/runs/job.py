@@ -90,7 +90,7 @@ def prepare(
         for name, one in (("training", whole), ("validation", validation)):
             void = images_without_class(one)
             if void:
-                notice(f"{counted(void, 'mask')} of {name} have no class at all", quiet)
+                notice(f"{counted(void, 'mask')} of {name} without a class anywhere", quiet)
     held = held_source(run, data, whole.classes)
     looks = {"": validation, HELD: held, TRAINING: source if run.fit.evaluate_training else None}
     evaluate = None

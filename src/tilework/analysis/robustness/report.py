@@ -6,9 +6,10 @@ N images | A images that are attacked
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from math import comb, sqrt
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from safetensors.numpy import save
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tilework.analysis.robustness.job import Robustness
 
 LOOKS = {"psnr": ".1f", "lpips": ".3f"}  # how far decoded images are from those before, and how it is written
+T = TypeVar("T")
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
 RESULTS, TABLE, HITS = "results.json", "table.md", "hits.safetensors"
 CODES_NOTE = (
@@ -218,13 +220,9 @@ def _table(head: list[str], rows: list[list[str]]) -> list[str]:
     return [_line(head), _line(["---"] + ["---:"] * (len(head) - 1)), *map(_line, rows), ""]
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
-
-
-def _groups(runs: Plain) -> dict[str, list[Plain]]:
+def _groups(runs: Mapping[str, T]) -> dict[str, list[T]]:
     """Runs that differ by their seed, as 'ROW seed-N' or 'ROW seed-N-rate-R' of a table."""
-    groups: dict[str, list[Plain]] = {}
+    groups: dict[str, list[T]] = {}
     for name, run in runs.items():
         groups.setdefault(re.sub(r" seed-\d+(-rate-\S+)?$", "", name), []).append(run)
     return groups
@@ -327,19 +325,19 @@ def _attack_tables(settings: Plain, runs: Plain) -> list[str]:
         "An image broken within a radius stays broken within larger ones. Worst: broken by any of the attacks.", "",
     ]  # fmt: skip
     rows = []
-    for name, run in runs.items():
-        if "attacks" not in run:
+    for name, group in _groups(runs).items():
+        if not all("attacks" in run for run in group):
             continue
-        rows.append([f"**{name}**", f"clean {_percent(run['attacked_clean'])}", "", *["" for _ in radii]])
-        for row, cells in run["attacks"].items():
+        rows.append([f"**{name}**", f"clean {_over(group, 'attacked_clean')}", "", *["" for _ in radii]])
+        for row, cells in group[0]["attacks"].items():
             one = next(iter(cells.values()))
             effort = ", ".join(f"{one[k]} {k}" for k in ("steps", "restarts", "queries") if k in one)
             kind = "estimated" if one["estimated"] else "exact" if one["gradient"] else "none"
-            rows.append([row, effort, kind, *(_percent(_at_keys(cells, (e, "accuracy"))) for e in radii)])
+            rows.append([row, effort, kind, *(_over(group, "attacks", row, e, "accuracy") for e in radii)])
             if "itself" in one:
-                itself = [_percent(_at_keys(cells, (e, "itself"))) for e in radii]
+                itself = [_over(group, "attacks", row, e, "itself") for e in radii]
                 rows.append([f"{row}, judged on itself", effort, kind, *itself])
-        rows.append(["**worst**", "all of the above", "", *(f"**{_percent(run['worst'][e])}**" for e in radii)])
+        rows.append(["**worst**", "all of the above", "", *(f"**{_over(group, 'worst', e)}**" for e in radii)])
     lines += _table(["attack", "effort", "gradient", *(show_eps(e, settings["norm"]) for e in settings["eps"])], rows)
     checks = [(name, check) for name, run in runs.items() for check in run.get("checks", [])]
     rows = [[n, c["row"], c["check"], "yes" if c["passed"] else "**no**", c["seen"]] for n, c in checks]
@@ -351,10 +349,10 @@ def _code_tables(runs: Plain) -> list[str]:
     titles = {"any": "greedy, any code", "near": f"greedy, {NEAR} nearest"}
     titles |= {"random": "random, any code", "random-near": f"random, {NEAR} nearest"}
     rows = []
-    for name, run in runs.items():
-        for kind, cells in run.get("codes", {}).items():
+    for name, group in _groups(runs).items():
+        for kind, cells in group[0].get("codes", {}).items():
             one = next(iter(cells.values()))
-            row = [f"{name}, {titles[kind]}", *(_percent(cells[n]["accuracy"]) for n in swaps)]
+            row = [f"{name}, {titles[kind]}", *(_over(group, "codes", kind, n, "accuracy") for n in swaps)]
             seen = [f"{one[key]:{form}}" if one.get(key) is not None else "" for key, form in LOOKS.items()]
             rows.append([*row, *seen])
     head = ["codes swapped", *swaps, f"PSNR in dB after {swaps[-1]}, decoded", "LPIPS"]
@@ -371,10 +369,10 @@ def _figures(job: Robustness, runs: Plain) -> None:
             attacks.setdefault(name, {})[row] = [(0.0, run["attacked_clean"]), *points]
     if attacks:
         unit, scale = ("eps (1/255)", 255.0) if job.norm == "linf" else ("eps (L2)", 1.0)
-        write(job.out / "attacks.png", accuracy_curves(attacks, unit, scale))
+        write(job.out / "attacks.png", accuracy_curves(_over_seeds(attacks), unit, scale))
     swaps = {name: _curves(run["codes"], ()) for name, run in runs.items() if "codes" in run}
     if swaps:
-        write(job.out / "codes.png", accuracy_curves(swaps, "codes swapped"))
+        write(job.out / "codes.png", accuracy_curves(_over_seeds(swaps), "codes swapped"))
         for subject in job.subjects:
             if pictures := job.on_codes.swapped_pictures(subject):
                 write(job.out / f"codes-{subject.folder.name}.png", rows_of_pictures(pictures))
@@ -384,7 +382,21 @@ def _figures(job: Robustness, runs: Plain) -> None:
         if "corruptions" in run
     }
     if whole:
-        write(job.out / "corruptions.png", accuracy_curves(whole, "severity"))
+        write(job.out / "corruptions.png", accuracy_curves(_over_seeds(whole), "severity"))
+
+
+def _over_seeds(runs: Curves) -> Curves:
+    """One panel for each row of a table: the mean over its seeds, of lines and points that all of them have."""
+    out: Curves = {}
+    for name, group in _groups(runs).items():
+        lines = {line: [dict(run[line]) for run in group] for line in group[0] if all(line in run for run in group)}
+        out[f"{name} ({len(group)} seeds)" if len(group) > 1 else name] = {
+            line.replace("_", " "): [
+                (x, mean(points[x] for points in seeds)) for x in seeds[0] if all(x in points for points in seeds)
+            ]
+            for line, seeds in lines.items()
+        }
+    return out
 
 
 def _curves(kinds: Plain, start: tuple[tuple[float, float], ...]) -> dict[str, list[tuple[float, float]]]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilework.evaluation.corruptions.kind import Corruption
+from tilework.evaluation.corruptions.kind import Corruption, in_unit
 from tilework.evaluation.noise import Noise
 
 BLOCK = 32  # rows or columns of a blur that are made by one product
@@ -76,7 +76,7 @@ def disk(radius: float, sd: float) -> Tensor:
 
 def _defocus(x: Tensor, c: tuple[float, float], p: None, scale: float) -> Tensor:
     kernel = disk(c[0] * scale, c[1])
-    padded = F.pad(x / 255, (len(kernel) // 2,) * 4, mode="reflect").flatten(0, 1)
+    padded = F.pad(in_unit(x), (len(kernel) // 2,) * 4, mode="reflect").flatten(0, 1)
     some = max(1, PLANES // padded[0].numel())
     return torch.cat([_symmetric(planes, kernel) for planes in padded.split(some)]).view(x.shape)
 
@@ -129,7 +129,7 @@ def clipped_zoom(x: Tensor, factor: float) -> Tensor:
 
 
 def _zoom(x: Tensor, c: tuple[float, float], p: None, scale: float) -> Tensor:
-    y = (x / 255).contiguous(memory_format=torch.channels_last)  # interpolates three times as fast
+    y = in_unit(x).contiguous(memory_format=torch.channels_last)  # interpolates three times as fast
     factors = np.arange(1, *c).tolist()
     total = y.clone()
     for factor in factors:
@@ -137,11 +137,11 @@ def _zoom(x: Tensor, c: tuple[float, float], p: None, scale: float) -> Tensor:
     return total.div_(len(factors) + 1).contiguous()
 
 
-GAUSSIAN = Corruption((1, 2, 3, 4, 6), lambda x, sd, p, scale: gaussian(x / 255, sd * scale))
+GAUSSIAN = Corruption((1, 2, 3, 4, 6), lambda x, sd, p, scale: gaussian(in_unit(x), sd * scale))
 DEFOCUS = Corruption(((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)), _defocus)
 MOTION = Corruption(
     ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
-    lambda x, c, angle, scale: motion(x / 255, c[0] * scale, c[1] * scale, angle),
+    lambda x, c, angle, scale: motion(in_unit(x), c[0] * scale, c[1] * scale, angle),
     angles(-45, 45),
 )
 ZOOM = Corruption(((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)), _zoom)

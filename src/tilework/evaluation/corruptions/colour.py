@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tilework.evaluation.corruptions.kind import Corruption
+from tilework.evaluation.corruptions.kind import Corruption, in_unit
 
 
 def _brightness(x: Tensor, c: float, p: None, scale: float) -> Tensor:
     """V of HSV raised: hue and saturation stay, so channels keep their ratios; black becomes grey."""
-    y = x / 255
+    y = in_unit(x)
     value = y.amax(1, keepdim=True)
     brighter = (value + c).clamp_(max=1)
     return torch.where(value > 0, y * (brighter / value), brighter)
@@ -21,7 +21,7 @@ def _brightness(x: Tensor, c: float, p: None, scale: float) -> Tensor:
 
 def _saturate(x: Tensor, c: tuple[float, float], p: None, scale: float) -> Tensor:
     """S of HSV changed: the distance of channels from the largest; grey has hue 0, red."""
-    y = x / 255
+    y = in_unit(x)
     value, least = y.amax(1, keepdim=True), y.amin(1, keepdim=True)
     spread = value - least
     saturation = torch.where(value > 0, spread / value, 0.0)
@@ -31,7 +31,7 @@ def _saturate(x: Tensor, c: tuple[float, float], p: None, scale: float) -> Tenso
 
 
 def _contrast(x: Tensor, c: float, p: None, scale: float) -> Tensor:
-    y = x / 255
+    y = in_unit(x)
     mean = y.mean((2, 3), keepdim=True)
     return torch.lerp(mean, y, c)
 

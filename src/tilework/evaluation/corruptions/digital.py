@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.evaluation.corruptions.blur import gaussian
-from tilework.evaluation.corruptions.kind import Corruption
+from tilework.evaluation.corruptions.kind import Corruption, in_unit
 from tilework.evaluation.noise import Noise
 
 
@@ -35,7 +35,7 @@ def _elastic(x: Tensor, c: tuple[float, float, float], p: tuple[Tensor, Tensor],
     across, down = torch.arange(width).float(), torch.arange(height).float()[:, None]
     moved = [across * a[:, :1, None] + down * a[:, 1:2, None] + a[:, 2:, None] for a in affine.unbind(2)]
     at = torch.stack([m * (2 / (side - 1)) - 1 for m, side in zip(moved, (width, height), strict=True)], -1)
-    y = F.grid_sample(x / 255, at, padding_mode="reflection", align_corners=True)
+    y = F.grid_sample(in_unit(x), at, padding_mode="reflection", align_corners=True)
     field = gaussian(p[1], sd, "symmetric", 3.0) * alpha  # across, down
     moved = [across + field[:, 0], down + field[:, 1]]
     at = torch.stack([m * (2 / side) + (1 / side - 1) for m, side in zip(moved, (width, height), strict=True)], -1)

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from tilework.core.compiled import kernels
 from tilework.evaluation.corruptions.blur import gaussian
-from tilework.evaluation.corruptions.kind import Corruption, to_bytes
+from tilework.evaluation.corruptions.kind import Corruption, in_unit, to_bytes
 from tilework.evaluation.noise import Noise
+
+FEW = 3  # images
 
 
 def _reach(c: tuple[float, int, int], scale: float) -> int:
@@ -27,8 +29,12 @@ def _moves(noise: Noise, x: Tensor, c: tuple[float, int, int], scale: float) -> 
 
 
 def _glass(x: Tensor, c: tuple[float, int, int], moves: Tensor, scale: float) -> Tensor:
-    blurred = to_bytes(gaussian(x / 255, c[0] * scale))
-    return gaussian(displace(blurred, moves, _reach(c, scale)) / 255, c[0] * scale)
+    return _blurred(displace(_blurred(x, c[0] * scale), moves, _reach(c, scale)), c[0] * scale)
+
+
+def _blurred(x: Tensor, sd: float) -> Tensor:
+    """Bytes to bytes, a few images at a time: more than a cache holds are slow."""
+    return torch.cat([to_bytes(gaussian(in_unit(part), sd)) for part in x.split(FEW)])
 
 
 def displace(x: Tensor, moves: Tensor, reach: int) -> Tensor:
@@ -39,9 +45,13 @@ def displace(x: Tensor, moves: Tensor, reach: int) -> Tensor:
     fast = kernels("tilework.evaluation.kernels")
     if fast is None:
         return displace_lines(x, moves, reach)
-    moved = x.contiguous().clone()
-    fast.displace(moved.numpy(), moves.contiguous().numpy(), reach)
-    return moved
+    batch, _, height, width = x.shape
+    packed = np.zeros((batch, height * width, 4), np.uint8)  # a pixel is one number
+    packed[..., :3] = x.flatten(2).permute(0, 2, 1).numpy()
+    down, right = np.divmod(np.arange(4 * reach**2), 2 * reach)
+    shifts = (down - reach) * width + right - reach
+    fast.displace(packed.view(np.int32)[..., 0], moves.contiguous().numpy(), shifts, reach, width)
+    return torch.from_numpy(packed[..., :3]).permute(0, 2, 1).contiguous().view(x.shape)
 
 
 def displace_lines(x: Tensor, moves: Tensor, reach: int) -> Tensor:

@@ -27,6 +27,11 @@ class Corruption:
     together: int = 0  # images that are worked on together; 0: as many as a cache holds
 
 
+def in_unit(x: Tensor) -> Tensor:
+    """Bytes to numbers in [0, 1]. The same as x / 255, which takes twenty times as long on the host."""
+    return x.float().div_(255)
+
+
 def to_bytes(y: Tensor) -> Tensor:
     """Numbers to bytes, rounded down as ImageNet-C does; bytes stay. y is changed: memory costs more than work."""
     return y if y.dtype == torch.uint8 else y.mul_(255).add_(1e-3).clamp_(0, 255).to(torch.uint8)

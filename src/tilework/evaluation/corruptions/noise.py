@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tilework.evaluation.corruptions.kind import Corruption
+from tilework.evaluation.corruptions.kind import Corruption, in_unit
 from tilework.evaluation.noise import Noise
 
 
@@ -58,9 +58,9 @@ def _impulse(x: Tensor, share: float, u: Tensor, scale: float) -> Tensor:
     return x.masked_fill(u < least, 0).masked_fill_(u < least // 2, 255)
 
 
-GAUSSIAN = Corruption((0.08, 0.12, 0.18, 0.26, 0.38), lambda x, sd, n, scale: (x / 255).add_(n, alpha=sd), _normal)
+GAUSSIAN = Corruption((0.08, 0.12, 0.18, 0.26, 0.38), lambda x, sd, n, scale: in_unit(x).add_(n, alpha=sd), _normal)
 SHOT = Corruption((60, 25, 12, 5, 3), lambda x, c, counts, scale: counts / c, _shots)
 IMPULSE = Corruption(
     (0.03, 0.06, 0.09, 0.17, 0.27), _impulse, lambda noise, x, c, scale: noise.small_integers(65536, *x.shape[1:])
 )
-SPECKLE = Corruption((0.15, 0.2, 0.35, 0.45, 0.6), lambda x, sd, n, scale: (x / 255).mul_(n.mul_(sd).add_(1)), _normal)
+SPECKLE = Corruption((0.15, 0.2, 0.35, 0.45, 0.6), lambda x, sd, n, scale: in_unit(x).mul_(n.mul_(sd).add_(1)), _normal)

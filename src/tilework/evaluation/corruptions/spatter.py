@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tilework.core.compiled import kernels
 from tilework.evaluation.corruptions.blur import gaussian, weighted_shifts
-from tilework.evaluation.corruptions.kind import Corruption
+from tilework.evaluation.corruptions.kind import Corruption, in_unit
 from tilework.evaluation.noise import Noise
 
 WATER, MUD = (175 / 255, 238 / 255, 238 / 255), (63 / 255, 42 / 255, 20 / 255)
+KERNELS = "tilework.evaluation.kernels"
 FARTHEST = 20  # pixels from an edge, as far as it is looked for
 
 
@@ -28,7 +30,7 @@ def _spatter(x: Tensor, c: tuple[float, float, float, float, float, str], p: Ten
     mean, sd, blur, threshold, strength, kind = c
     layer = gaussian(mean + sd * p, blur * scale)
     layer = layer.masked_fill(layer < threshold, 0)
-    y = x / 255
+    y = in_unit(x)
     if kind == "mud":
         cover = gaussian((layer > threshold).float(), strength * scale)
         cover = cover.masked_fill(cover < 0.8, 0)[:, None]
@@ -88,6 +90,9 @@ def edges(x: Tensor, low: float, high: float) -> Tensor:
     slanted = torch.where(rising, climbs, falls)
     thin = torch.where(flat, level, torch.where(steep, upright, slanted)) & (size > low)
     found = thin & (size > high)
+    if fast := kernels(KERNELS):
+        fast.join(found.numpy(), thin.numpy())
+        return found
     while True:
         wider = F.pad(found, (1, 1, 1, 1))
         wider = wider[:, :-2] | wider[:, 1:-1] | wider[:, 2:]
@@ -109,6 +114,10 @@ def _chamfer() -> Tensor:
 
 def edge_distance(edge: Tensor) -> Tensor:
     """Distance to the nearest edge, at most 20. edge: (B, H, W) bool."""
+    if fast := kernels(KERNELS):
+        out = torch.empty(edge.shape)
+        fast.distance(edge.numpy(), _chamfer().numpy(), out.numpy())
+        return out
     beside = torch.where(edge, 0, FARTHEST + 1).int()  # distance in the same row
     for step in (1, 2, 4, 8, 16):
         nearer = beside.clone()

@@ -18,7 +18,7 @@ from torch import Tensor
 from tilework.core.errors import ConfigError, InputError
 from tilework.data.images import SUFFIXES, open_image, to_rgb
 from tilework.evaluation.corruptions.blur import clipped_zoom, motion
-from tilework.evaluation.corruptions.kind import GREY, Corruption
+from tilework.evaluation.corruptions.kind import GREY, Corruption, in_unit
 from tilework.evaluation.noise import Noise
 
 FROST_HINT = "add --frost DIR, or pip install imagecorruptions-imaug"
@@ -33,7 +33,7 @@ def _snow(x: Tensor, c: tuple[float, ...], p: tuple[Tensor, Tensor], scale: floa
     flakes = clipped_zoom(mean + sd * p[0], max(1.0, zoom * scale))
     flakes = flakes.masked_fill(flakes < threshold, 0).clamp_(0, 1)
     flakes = motion(flakes, radius * scale, blur * scale, p[1]).mul_(255).round_().div_(255)
-    y = x / 255
+    y = in_unit(x)
     grey = y[:, :1] * GREY[0] + y[:, 1:2] * GREY[1] + y[:, 2:] * GREY[2]
     whiter = torch.maximum(y, grey.mul_(1.5).add_(0.5))
     return y.mul_(share).add_(whiter, alpha=1 - share).add_(flakes).add_(flakes.flip(2, 3))
@@ -107,7 +107,7 @@ def plasma(u: Tensor, decay: float) -> Tensor:
 
 
 def _fog(x: Tensor, c: tuple[float, float], u: Tensor, scale: float) -> Tensor:
-    y = x / 255
+    y = in_unit(x)
     most = y.amax((1, 2, 3), keepdim=True)
     layer = c[0] * plasma(u, c[1])[:, None, : x.shape[2], : x.shape[3]]
     return y.add_(layer).mul_(most / (most + c[0]))
@@ -126,7 +126,7 @@ SNOW = Corruption(
 )
 FROST = Corruption(
     ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
-    lambda x, c, ice, scale: (x * (c[0] / 255)).add_(ice, alpha=c[1] / 255),
+    lambda x, c, ice, scale: x.float().mul_(c[0] / 255).add_(ice, alpha=c[1] / 255),
     _freezing,
 )
 FOG = Corruption(((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)), _fog, _fogging)

@@ -3,5 +3,6 @@
 import numba
 
 from tilework.evaluation.kernels.displace import check, displace
+from tilework.evaluation.kernels.edges import distance, join
 
 version = numba.__version__
