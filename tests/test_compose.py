@@ -15,7 +15,7 @@ from tilework.core.codebook import Codebook
 from tilework.core.rng import Draws
 from tilework.layers.block import Block
 from tilework.layers.stems import Stem
-from tilework.models import Model, Output, VitConfig
+from tilework.models import Model, Output, Visible, VitConfig
 from tilework.models.model import initial_share
 from tilework.objectives import Classify, Combined, Objective, soft_cross_entropy
 
@@ -99,14 +99,14 @@ class TinyModel(Model):
         self.head = nn.Linear(WIDTH, CLASSES)
 
     def forward(
-        self, x: Tensor, *, mix: Mix | None = None, visible: Tensor | None = None, track: bool = False
+        self, x: Tensor, *, mix: Mix | None = None, visible: Visible | None = None, track: bool = False
     ) -> Output:
         stem = self.stem(x)
         tokens = (mix.apply(stem) if mix and mix.after_stem else stem).flatten(2).transpose(1, 2)
         share = initial_share(mix, len(x), self.grid, x.device) if track else None
         if visible is not None:
-            tokens = tokens.gather(1, visible[..., None].expand(-1, -1, WIDTH))
-            share = None if share is None else share.gather(1, visible[..., None].expand(-1, -1, 2))
+            tokens = visible.pick(tokens)
+            share = None if share is None else visible.pick(share)
         for block in self.blocks:
             tokens, share = block(tokens, share)
         share = None if share is None else share.mean(1)
@@ -121,7 +121,7 @@ class Aligned(Objective):
         self.model = model
 
     def answer(self, batch: Batch) -> tuple[Output, Target]:
-        visible = torch.arange(0, 16, 2).expand(len(batch.x), -1)
+        visible = Visible(torch.arange(0, 16, 2).expand(len(batch.x), -1))
         out = self.model(batch.x, mix=batch.mix, visible=visible, track=True)
         hard = Target(batch.target.ids[:, :1], torch.ones(len(batch.x), 1))
         return out, hard.mix(batch.mix.partner, out.share[:, 0])

@@ -215,6 +215,9 @@ def test_odd_pairs_are_said(made: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "top5" not in told
     assert run("train", *PIXEL, "--data", made / "images", "--val", made / "many", "--out", tmp_path / "swapped") == 0
     assert "are --data and --val the right way round?" in capsys.readouterr().err
+    part = ["train", PIXEL[0], "samples=8", *PIXEL[1:]]
+    assert run(*part, "--data", made / "many", "--val", made / "many", "--out", tmp_path / "part") == 0
+    assert "right way round" not in capsys.readouterr().err  # a part was asked for
 
 
 def test_nested_classes_by_option(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

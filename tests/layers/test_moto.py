@@ -18,7 +18,7 @@ from tilework.core.rng import Draws
 from tilework.layers.moto import TEMPERATURE, Moto, relative_entropy
 from tilework.layers.stem_moto import NORMS, MotoStemConfig
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
-from tilework.models import VitConfig
+from tilework.models import Visible, VitConfig
 from tilework.objectives import Classify, Combined, TokenPropConfig
 
 
@@ -231,7 +231,7 @@ def test_first_blocks_of_a_vit_end_with_it() -> None:
     vit(x).logits.square().mean().backward()
     assert all(p.grad is not None for p in vit.motos.parameters())
     assert [vit.layer_of(f"motos.{i}.entity_scale") for i in (0, 1)] == [1, 2]
-    assert vit(x, visible=torch.tensor([[3, 1], [0, 2]])).tokens.shape == (2, 2, 16)
+    assert vit(x, visible=Visible(torch.tensor([[3, 1], [0, 2]]))).tokens.shape == (2, 2, 16)
     with pytest.raises(ConfigError, match="MoTo in 4 of 3 blocks"):
         VitConfig(width=16, depth=3, heads=2, moto_blocks=4).build(3, (32, 32), 5)
 

@@ -20,6 +20,7 @@ from tilework.models import (
     Resnet,
     ResnetConfig,
     T2tVitConfig,
+    Visible,
     Vit,
     VitConfig,
     adopt,
@@ -159,7 +160,7 @@ def test_every_preset_classifies_places(name: str) -> None:
 @pytest.mark.parametrize("name", UNKEPT)
 def test_tokens_that_must_stay_are_not_left_out(name: str) -> None:
     with pytest.raises(ConfigError, match="cannot leave tokens out"):
-        small(name).build(3, (32, 32), 5)(torch.randn(1, 3, 32, 32), visible=torch.zeros(1, 1).long())
+        small(name).build(3, (32, 32), 5)(torch.randn(1, 3, 32, 32), visible=Visible(torch.zeros(1, 1).long()))
 
 
 @pytest.mark.parametrize("name", TRACKED)

@@ -23,6 +23,7 @@ from tilework.models import (
     ModelConfig,
     PvtConfig,
     T2tVitConfig,
+    Visible,
     VitConfig,
     adopt,
     create_model,
@@ -267,7 +268,7 @@ def test_fixed_positions_are_computed_for_the_grid_at_hand() -> None:
 @pytest.mark.parametrize("name", ["vit_ti", "t2t_vit_14"])
 def test_visible_tokens_alone_give_no_maps(name: str) -> None:
     with pytest.raises(ConfigError, match="tokens that are left out leave no maps"):
-        make(CONFIGS[name])(torch.randn(1, 3, 64, 64), visible=torch.zeros(1, 1).long(), stages=True)
+        make(CONFIGS[name])(torch.randn(1, 3, 64, 64), visible=Visible(torch.zeros(1, 1).long()), stages=True)
 
 
 # networks of others, graphs

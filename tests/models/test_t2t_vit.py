@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
 from tilework.layers.stem_t2t import TokensToTokenConfig
-from tilework.models import T2tVit, T2tVitConfig, adopt
+from tilework.models import T2tVit, T2tVitConfig, Visible, adopt
 from tilework.models.t2t_vit import published
 
 TINY = T2tVitConfig(width=16, depth=2, heads=2, stem=TokensToTokenConfig(width=8))
@@ -161,10 +161,10 @@ def test_mixture_after_the_stem_starts_from_the_tokens() -> None:
 def test_hidden_tokens_change_nothing() -> None:
     model, x = make(), torch.randn(2, 3, *SIZE)
     keep = torch.tensor([[0, 5], [2, 3]])
-    out = model(x, visible=keep, track=True)
+    out = model(x, visible=Visible(keep), track=True)
     assert out.tokens.shape == (2, 2, 16)
     own = torch.zeros(2, 2, 3).flatten(1).scatter(1, keep, 1.0).view(2, 2, 3)
-    other = model(x, visible=keep, mix=Mix(torch.tensor([1, 0]), own, after_stem=True))
+    other = model(x, visible=Visible(keep), mix=Mix(torch.tensor([1, 0]), own, after_stem=True))
     assert torch.allclose(out.logits, other.logits, atol=1e-5)  # hidden tokens come from another image
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
 from tilework.layers.stems import PatchStemConfig, Stem, TokenStemConfig
-from tilework.models import Vit, VitConfig
+from tilework.models import Visible, Vit, VitConfig
 
 TINY = VitConfig(width=16, depth=3, heads=2, stem=PatchStemConfig(patch=4))
 SIDE, PLACES = 16, 16  # 16 px images, 4x4 tokens
@@ -241,7 +241,7 @@ def test_mix_of_the_input_does_not_mix_again() -> None:
 
 def test_keep_returns_the_visible_tokens_only() -> None:
     keep = torch.tensor([[0, 5, 9], [15, 2, 3]])
-    out = make()(images(), visible=keep)
+    out = make()(images(), visible=Visible(keep))
     assert out.tokens.shape == (2, 3, 16)
     assert out.grid == (4, 4)
     assert out.logits.shape == (2, 5)
@@ -255,7 +255,7 @@ def test_hidden_content_changes_nothing(pool: str) -> None:
     mask = hidden.repeat_interleave(4, 2).repeat_interleave(4, 3)  # (B, 1, H, W) pixels
     other = x * (1 - mask) + x.flip(2, 3) * 3 * mask
     assert not torch.allclose(model(x).logits, model(other).logits, atol=1e-3)
-    first, second = model(x, visible=keep), model(other, visible=keep)
+    first, second = model(x, visible=Visible(keep)), model(other, visible=Visible(keep))
     assert torch.allclose(first.logits, second.logits, atol=1e-6)
     assert torch.allclose(first.tokens, second.tokens, atol=1e-6)
 
@@ -265,19 +265,21 @@ def test_visible_content_changes_the_result() -> None:
     keep = torch.tensor([[0, 5], [0, 5]])
     other = x.clone()
     other[:, :, 4:8, 4:8] += 1  # place 5
-    assert not torch.allclose(model(x, visible=keep).logits, model(other, visible=keep).logits, atol=1e-4)
+    assert not torch.allclose(
+        model(x, visible=Visible(keep)).logits, model(other, visible=Visible(keep)).logits, atol=1e-4
+    )
 
 
 def test_keeping_all_is_keeping_none_out() -> None:
     model, x = make(), images()
     everything = torch.arange(PLACES).expand(2, -1)
-    assert torch.allclose(model(x, visible=everything).logits, model(x).logits, atol=1e-6)
+    assert torch.allclose(model(x, visible=Visible(everything)).logits, model(x).logits, atol=1e-6)
 
 
 def test_order_of_the_visible_places_only_orders_the_tokens() -> None:
     model, x = make(), images()
     keep, turned = torch.tensor([[1, 6, 11]] * 2), torch.tensor([[11, 1, 6]] * 2)
-    first, second = model(x, visible=keep), model(x, visible=turned)
+    first, second = model(x, visible=Visible(keep)), model(x, visible=Visible(turned))
     assert torch.allclose(first.tokens[:, [2, 0, 1]], second.tokens, atol=1e-5)
     assert torch.allclose(first.logits, second.logits, atol=1e-5)
 
@@ -344,6 +346,6 @@ def test_hidden_tokens_are_left_out_of_the_share() -> None:
     own = torch.zeros(2, 4, 4)
     own[:, 0] = 1
     keep = torch.tensor([[0, 1, 4], [0, 5, 6]])
-    share = model(x, mix=Mix(torch.tensor([1, 0]), own), visible=keep, track=True).share
+    share = model(x, mix=Mix(torch.tensor([1, 0]), own), visible=Visible(keep), track=True).share
     assert share is not None
     assert share[:, 0].tolist() == pytest.approx([2 / 3, 1 / 3])

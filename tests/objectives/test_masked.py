@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import exp, log
+from math import ceil, exp, log
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tilework.core.config import decode
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.rng import Draws
 from tilework.layers.stems import StemConfig, TokenF16StemConfig, TokenPatchStemConfig, TokenStemConfig
-from tilework.models import ResnetConfig, VitConfig
+from tilework.models import ResnetConfig, Visible, VitConfig
 from tilework.objectives import Masked, MaskedConfig, ObjectiveConfig
 from tilework.objectives.masked import sample_ratio
 from tilework.runs import Run, train
@@ -53,7 +53,7 @@ def objective(codebook: Tensor | None = None, model: nn.Module | None = None, **
     one = config.build(model or encoder(), Codebook.of(noise(CODES, DIM) if codebook is None else codebook))
     with torch.no_grad():
         one.bias.normal_()
-        for parameter in (one.hidden_code, one.decoder.mask):
+        for parameter in (one.hidden_patch, one.decoder.mask):
             if parameter is not None:
                 parameter.normal_()
     return one
@@ -103,7 +103,7 @@ def visible_of(one: Masked, batch: Batch, step: int) -> Tensor:
     seen: list[Any] = []
     with watched(one.model, seen):
         one(batch, at(batch, step))
-    return seen[0][1]["visible"]
+    return seen[0][1]["visible"].positions
 
 
 # what is predicted
@@ -191,7 +191,7 @@ def test_loss_is_the_slow_formula(hidden: str, smoothing: float) -> None:
         out = one(batch, at(batch, 1))
     ((_, _, place), _, vectors) = seen[0]  # (B, N): rank of each patch, visible ones first
     order = place.argsort(1)
-    count = round(sample_ratio(one.config, at(batch, 1)) * PATCHES)
+    count = ceil(sample_ratio(one.config, at(batch, 1)) * PATCHES)
     losses = slow_loss(batch.x, vectors.detach(), order, count, one, smoothing)
     assert len(losses) == 3 * count * 4
     assert out["loss"].item() == pytest.approx(np.mean(losses), rel=1e-5)
@@ -325,9 +325,9 @@ def test_partly_the_encoder_gets_the_most_that_can_be_visible(judged: float) -> 
     with watched(one.model.blocks[0], seen):  # type: ignore[index]
         one.score(one.model, batch)["loss"].sum().backward()
     assert seen[0][0][0].shape == (3, 1 + 6, 16)
-    assert one.hidden_code is not None
-    assert one.hidden_code.grad is not None
-    assert bool(one.hidden_code.grad.any()) == (judged > 0.25)
+    assert one.hidden_patch is not None
+    assert one.hidden_patch.grad is not None
+    assert bool(one.hidden_patch.grad.any()) == (judged > 0.25)
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ def test_hidden_patches_may_be_filled_with_the_class_feature() -> None:
     one, ids, order, seen = objective(fill="class"), random_ids(2), random_order(2), []
     with watched(one.decoder.blocks[0], seen):
         one.predict(one.model, ids, order, 5)
-    feature = one.decoder.inlet(one.model(one_map(one, ids), visible=order[:, :3]).logits)
+    feature = one.decoder.inlet(one.model(one_map(one, ids), visible=Visible(order[:, :3])).logits)
     found = seen[0][0][0] - one.decoder.pos_embed
     for sample in range(2):
         for patch in order[sample, 3:].tolist():
@@ -542,7 +542,7 @@ def test_pictures_are_of_visible_predicted_and_original_codes(tmp_path: Path) ->
     batch, seen = make_batch(random_ids(3)), []
     with watched(one.model, seen), torch.inference_mode():
         rows = one.pictures(one.model, batch)
-        visible = seen[0][1]["visible"]
+        visible = seen[0][1]["visible"].positions
     assert list(rows) == ["visible", "predicted", "original"]
     torch.testing.assert_close(rows["original"], tokenizer.decode(used[batch.x]))
     hidden = torch.ones(3, *GRID)

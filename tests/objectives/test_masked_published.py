@@ -65,29 +65,37 @@ def block(t: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
     return x + linear(t, f"{name}.mlp.fc2", hidden)
 
 
-def slow_logits(t: dict[str, Tensor], ids: Tensor, visible: list[int]) -> Tensor:
-    """Of all codes of one sample, as the grid lies. ids: (6, 6); returns (6, 6, K)."""
+def slow_logits(t: dict[str, Tensor], ids: Tensor, visible: list[int], masked: list[int]) -> Tensor:
+    """Of all codes of one sample, as the grid lies. ids: (6, 6); returns (6, 6, K).
+
+    masked: patches that enter the encoder as the published mask vector, which takes the place of patch embeddings.
+    """
     embedded = normed(t, "token_emb.LayerNorm", t["token_emb.word_embeddings.weight"][ids]).permute(2, 0, 1)
     patches = F.conv2d(embedded[None], t["patch_embed.proj.weight"], t["patch_embed.proj.bias"], 2)[0].flatten(1).T
-    x = torch.cat([t["cls_token"][0], patches[visible]]) + t["pos_embed"][0, [0, *(1 + n for n in visible)]]
+    patches[masked] = t["mask_token_label"][0]
+    given = [*visible, *masked]
+    x = torch.cat([t["cls_token"][0], patches[given]]) + t["pos_embed"][0, [0, *(1 + n for n in given)]]
     x = linear(t, "decoder_embed", normed(t, "norm", block(t, "blocks.0", x)))
     whole = x[:1].repeat(1 + SIDE**2, 1)  # the class feature wherever nothing is seen
-    whole[[1 + n for n in visible]] = x[1:]
+    whole[[1 + n for n in visible]] = x[1 : 1 + len(visible)]
     whole = normed(t, "decoder_norm", block(t, "decoder_blocks.0", whole + t["decoder_pos_embed_learned"][0]))
     said = linear(t, "mlm_layer.fc", whole[1:]).view(SIDE, SIDE, 2, 2, DIM).transpose(1, 2).reshape(6, 6, DIM)
     said = normed(t, "mlm_layer.ln", F.gelu(said), 1e-5)
     return said @ t["token_emb.word_embeddings.weight"].T + t["mlm_layer.bias"][0, 0]
 
 
-def objective(**settings: str) -> Masked:
+def objective(**settings: object) -> Masked:
     config = VitConfig(width=WIDTH, depth=1, heads=2, positions="sincos", stem=TokenPatchStemConfig())
     masked = MaskedConfig(**{"fill": "class", **settings}, width=INNER, depth=1, heads=2)  # type: ignore[arg-type]
     return masked.build(config.build(DIM, (6, 6), 0), Codebook.of(torch.randn(CODES, DIM))).eval()
 
 
+@pytest.mark.parametrize("hidden", ["dropped", "partly"])
 @pytest.mark.parametrize("count", [3, 5, 9])
-def test_logits(count: int) -> None:
-    one, tensors, generator = objective(), published(), torch.Generator().manual_seed(1)
+def test_logits(count: int, hidden: str) -> None:
+    """Published: a third of the patches, the least ratio, is dropped; the others that are hidden enter as a vector."""
+    one, tensors = objective(hidden=hidden, ratio=(1 / 3, 1.0)), published()
+    generator = torch.Generator().manual_seed(1)
     load_published(one, tensors)
     ids = torch.randint(CODES, (4, 6, 6), generator=generator)
     order = torch.rand(4, SIDE**2, generator=generator).argsort(1)
@@ -95,12 +103,13 @@ def test_logits(count: int) -> None:
         found = one.predict(one.model, ids, order, count)  # (B, N, 4, K)
     found = found.view(4, SIDE, SIDE, 2, 2, CODES).transpose(2, 3).reshape(4, 6, 6, CODES)
     for sample in range(4):
-        wanted = slow_logits(tensors, ids[sample], order[sample, : SIDE**2 - count].tolist())
+        places, seen = order[sample].tolist(), SIDE**2 - count
+        wanted = slow_logits(tensors, ids[sample], places[:seen], places[seen:6] if hidden == "partly" else [])
         torch.testing.assert_close(found[sample], wanted, atol=1e-4, rtol=1e-4)
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ConfigError, match="another form: set hidden=dropped, fill=class"):
+    with pytest.raises(ConfigError, match="another form: set fill=class, table=learnt"):
         load_published(objective(fill="mask"), published())
     with pytest.raises(ConfigError, match=r"'head\.weight' is no part"):
         load_published(objective(), {**published(), "head.weight": torch.zeros(1)})

@@ -6,7 +6,7 @@ from tilework.models.efficientnet_lite import EfficientnetLite0, EfficientnetLit
 from tilework.models.linear import Linear, LinearConfig
 from tilework.models.linear_segmenter import LinearSegmenter, LinearSegmenterConfig
 from tilework.models.mlp_mixer import MlpMixer, MlpMixerConfig
-from tilework.models.model import Model, ModelConfig, Network, Output
+from tilework.models.model import Model, ModelConfig, Network, Output, Visible
 from tilework.models.pvt import Pvt, PvtConfig
 from tilework.models.pvt_v2 import PvtV2, PvtV2Config
 from tilework.models.resnet import Resnet, ResnetConfig

@@ -21,7 +21,7 @@ from tilework.layers.residual import add_branch
 from tilework.layers.shares import convolve_shares, pool_shares
 from tilework.layers.stem_moto import ChannelNorm
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenFineStemConfig
-from tilework.models.model import Model, ModelConfig, Output, halved, initial_share, start_small
+from tilework.models.model import Model, ModelConfig, Output, Visible, halved, initial_share, start_small
 
 
 @ModelConfig.choices.add("convnext")
@@ -98,7 +98,7 @@ class Convnext(Model):
         self.head = nn.Linear(config.widths[-1], classes) if classes else nn.Identity()
         start_small(self, nn.Linear | nn.Conv2d)
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; no token can be left out."""
         if visible is not None:
             raise ConfigError("a ConvNeXt cannot leave tokens out", "convolutions need whole maps: use a ViT")

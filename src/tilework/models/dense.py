@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
-from tilework.models.model import Model, ModelConfig, Output
+from tilework.models.model import Model, ModelConfig, Output, Visible
 from tilework.models.vit import VitConfig
 
 OWN = ("decoder.", "neck.", "stage_norms.")  # how the names of what a classifier does not have start
@@ -83,7 +83,7 @@ class DenseModel(Model):
         """Logits of every part of every position, (B, K, s h, s w)."""
         raise NotImplementedError
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; stages are given as the head reads them."""
         if visible is not None or track:
             raise ConfigError(

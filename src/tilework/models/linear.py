@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tilework.core.batch import Mix, Stage
 from tilework.core.errors import ConfigError
-from tilework.models.model import Model, ModelConfig, Output
+from tilework.models.model import Model, ModelConfig, Output, Visible
 
 
 @ModelConfig.choices.add("linear")
@@ -44,7 +44,7 @@ class Linear(Model):
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; `tokens` are the code vectors themselves."""
         if visible is not None or track or stages:
             raise ConfigError("a linear classifier has no blocks and no tokens of its own", "use a ViT")

@@ -16,7 +16,7 @@ from tilework.core.errors import ConfigError
 from tilework.layers.block import Mlp
 from tilework.layers.residual import add_branch
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share, stage_blocks
+from tilework.models.model import Model, ModelConfig, Output, Visible, initial_share, stage_blocks
 
 
 @ModelConfig.choices.add("mlp_mixer")
@@ -100,7 +100,7 @@ class MlpMixer(Model):
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; no token can be left out, and no other grid fits.
 
         Stages are the tokens after each quarter of the blocks.

@@ -20,6 +20,27 @@ from tilework.layers.stems import Stem
 
 
 @dataclass(frozen=True)
+class Visible:
+    """The tokens that a network is given; all others are left out (masked token modelling)."""
+
+    positions: Tensor  # (B, n) on the token grid
+    shown: int | None = None  # the others of them enter as `mask`; None: all are shown
+    mask: Tensor | None = None  # (D,)
+
+    def pick(self, x: Tensor) -> Tensor:
+        """Rows of those tokens, of masked ones too. x: (B, N, D); returns (B, n, D)."""
+        return x.gather(1, self.positions[..., None].expand(-1, -1, x.shape[2]))
+
+    def place(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Tokens of a stem, or the mask, at their positions. tokens: (B, N, D); positions: (1, N, D); (B, n, D)."""
+        x, where = self.pick(tokens), self.pick(positions.expand(len(tokens), -1, -1))
+        if self.mask is not None:
+            masked = self.mask.to(x.dtype).expand(*x[:, self.shown :].shape)
+            x = torch.cat([x[:, : self.shown], masked], 1)
+        return x + where
+
+
+@dataclass(frozen=True)
 class Output:
     """What a network says of a batch."""
 
@@ -56,20 +77,20 @@ class Model(Network):
         x: Tensor,
         *,
         mix: Mix | None = None,
-        visible: Tensor | None = None,
+        visible: Visible | None = None,
         track: bool = False,
         stages: bool = False,
     ) -> Output:
         """Classify; an input on another grid than the one built for is taken, or refused with the reason.
 
         mix: how the samples are mixed; the tokens are mixed here if `mix.after_stem`.
-        visible: (B, n) positions on the token grid; all others are left out (masked token modelling).
+        visible: the tokens that enter the blocks; all others are left out (masked token modelling).
         track: follow the sources of a mixture through the blocks (TL-Align).
         stages: give the maps of all stages as well.
         """
         return self._forward(x, mix, visible, track, stages)
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """What `forward` returns."""
         raise NotImplementedError
 

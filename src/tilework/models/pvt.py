@@ -18,7 +18,7 @@ from tilework.layers.positions import resize_positions
 from tilework.layers.shares import pool_shares
 from tilework.layers.spatial_reduction import SpatialReductionAttention
 from tilework.layers.stems import PatchStem, PatchStemConfig, Stem, StemConfig, TokenFineStemConfig, patch_grid
-from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small, stem_of
+from tilework.models.model import Model, ModelConfig, Output, Visible, initial_share, start_small, stem_of
 
 
 @ModelConfig.choices.add("pvt")
@@ -92,7 +92,7 @@ class Pvt(Model):
         """Positions of every stage."""
         return {f"pos_embed{i}": grid for i, grid in enumerate(self.grids, 1)}
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; no token can be left out. Stages have no norm after them, as published."""
         if visible is not None:
             raise ConfigError("a PVT cannot leave tokens out", "keys need whole windows: use a ViT")

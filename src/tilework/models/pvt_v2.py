@@ -23,7 +23,7 @@ from tilework.layers.residual import add_branch
 from tilework.layers.shares import convolve_shares, pool_shares
 from tilework.layers.spatial_reduction import SpatialReductionAttention
 from tilework.layers.stems import OverlapStem, OverlapStemConfig, Stem, StemConfig, TokenFineStemConfig, patch_grid
-from tilework.models.model import Model, ModelConfig, Output, initial_share, start_small, stem_of
+from tilework.models.model import Model, ModelConfig, Output, Visible, initial_share, start_small, stem_of
 
 
 @ModelConfig.choices.add("pvt_v2")
@@ -125,7 +125,7 @@ class PvtV2(Model):
             if isinstance(module, nn.Conv2d):
                 nn.init.normal_(module.weight, std=math.sqrt(2 * module.groups / module.weight[:, 0].numel()))
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; no token can be left out. Stages are normed, as the next stage reads them."""
         if visible is not None:
             raise ConfigError("a PVTv2 cannot leave tokens out", "convolutions need whole maps: use a ViT")

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
-from tilework.models.model import Model, ModelConfig, Output
+from tilework.models.model import Model, ModelConfig, Output, Visible
 
 
 @ModelConfig.choices.add("resnet")
@@ -133,7 +133,7 @@ class Resnet(Model):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; `stem` is the map that layer1 takes. No token can be left out or followed."""
         if visible is not None:
             raise ConfigError("a ResNet cannot leave tokens out", "convolutions need whole maps: use a ViT")

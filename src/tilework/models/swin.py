@@ -20,7 +20,7 @@ from tilework.core.bounds import check_below_one
 from tilework.core.errors import ConfigError
 from tilework.layers.block import Block
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenFineStemConfig
-from tilework.models.model import Model, ModelConfig, Output, halved, initial_share, start_small
+from tilework.models.model import Model, ModelConfig, Output, Visible, halved, initial_share, start_small
 
 
 @ModelConfig.choices.add("swin")
@@ -231,7 +231,7 @@ class Swin(Model):
             if isinstance(module, WindowAttention):
                 nn.init.trunc_normal_(module.relative_position_bias_table, std=0.02)
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; no token can be left out. Stages have no norm after them, unlike published detectors."""
         if visible is not None:
             raise ConfigError("a Swin cannot leave tokens out", "windows need whole maps: use a ViT")

@@ -21,7 +21,7 @@ from tilework.layers.block import Block
 from tilework.layers.positions import resize_positions
 from tilework.layers.stem_t2t import TokensToToken, TokensToTokenConfig
 from tilework.layers.stems import Stem, StemConfig, TokenStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share, stage_blocks, start_small
+from tilework.models.model import Model, ModelConfig, Output, Visible, initial_share, stage_blocks, start_small
 
 
 @ModelConfig.choices.add("t2t_vit")
@@ -92,7 +92,7 @@ class T2tVit(Model):
         start_small(self)
         nn.init.trunc_normal_(self.cls_token, std=0.02)
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; sources of a mixed image are followed from its pixels through the soft splits.
 
         Stages are the patch tokens after each quarter of the blocks.
@@ -110,10 +110,10 @@ class T2tVit(Model):
         else:
             stem = self.tokens_to_token(x)
         mixed = mix.apply(stem) if mix is not None and mix.after_stem else stem
-        tokens = mixed.flatten(2).transpose(1, 2) + positions[:, 1:]  # (B, N, D)
-        if visible is not None:
-            tokens = tokens.gather(1, visible[..., None].expand(-1, -1, tokens.shape[2]))  # (B, n, D)
-            share = None if share is None else share.gather(1, visible[..., None].expand(-1, -1, share.shape[2]))
+        tokens, there = mixed.flatten(2).transpose(1, 2), positions[:, 1:]  # (B, N, D)
+        tokens = tokens + there if visible is None else visible.place(tokens, there)  # (B, n, D)
+        if visible is not None and share is not None:
+            share = visible.pick(share)
         first = (self.cls_token + positions[:, :1]).expand(len(x), -1, -1)
         tokens = torch.cat([first.to(tokens.dtype), tokens], 1)
         if share is not None and area is not None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tilework.core.batch import Mix
 from tilework.core.bounds import check_below_one
 from tilework.core.errors import ConfigError, MachineError
-from tilework.models.model import Model, ModelConfig, Output
+from tilework.models.model import Model, ModelConfig, Output, Visible
 
 
 @ModelConfig.choices.add("timm")
@@ -101,7 +101,7 @@ class TimmModel(Model):
         last = getattr(self.network, "output_fmt", "NCHW") == "NHWC"
         return features.flatten(1, 2) if last else features.flatten(2).transpose(1, 2)
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """Classify; `stem` is the last map too, as timm does not tell stems apart."""
         if mix is not None and mix.after_stem:
             raise ConfigError("timm: models cannot mix after the stem", "mix the input, or use a model of ours")

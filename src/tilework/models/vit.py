@@ -20,7 +20,7 @@ from tilework.layers.block import Block
 from tilework.layers.moto import Moto
 from tilework.layers.positions import resize_positions, sincos_positions
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig, TokenStemConfig
-from tilework.models.model import Model, ModelConfig, Output, initial_share, stage_blocks, start_small
+from tilework.models.model import Model, ModelConfig, Output, Visible, initial_share, stage_blocks, start_small
 
 
 @ModelConfig.choices.add("vit")
@@ -111,7 +111,7 @@ class Vit(Model):
                 self.pos_embed.zero_()
                 self.pos_embed[0, 1:] = sincos_positions(self.config.width, *self.grid)
 
-    def _forward(self, x: Tensor, mix: Mix | None, visible: Tensor | None, track: bool, stages: bool) -> Output:
+    def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; stages are the patch tokens after each quarter of the blocks."""
         if visible is not None and stages:
             raise ConfigError("tokens that are left out leave no maps", "ask for stages or give visible, not both")
@@ -119,12 +119,12 @@ class Vit(Model):
         positions = self._positions(grid)  # (1, 1 + N, D)
         stem = self.patch_embed(x)  # (B, D, h, w)
         mixed = mix.apply(stem) if mix is not None and mix.after_stem else stem
-        tokens = mixed.flatten(2).transpose(1, 2) + positions[:, 1:]  # (B, N, D)
+        tokens, there = mixed.flatten(2).transpose(1, 2), positions[:, 1:]  # (B, N, D)
+        tokens = tokens + there if visible is None else visible.place(tokens, there)  # (B, n, D)
         share = initial_share(mix, len(x), grid, x.device) if track else None  # (B, N, 2)
         area = None if share is None else share.mean(1, keepdim=True)
-        if visible is not None:
-            tokens = tokens.gather(1, visible[..., None].expand(-1, -1, tokens.shape[2]))  # (B, n, D)
-            share = None if share is None else share.gather(1, visible[..., None].expand(-1, -1, share.shape[2]))
+        if visible is not None and share is not None:
+            share = visible.pick(share)
         first = (self.cls_token + positions[:, :1]).expand(len(x), -1, -1)
         tokens = torch.cat([first.to(tokens.dtype), tokens], 1)
         if share is not None and area is not None:

@@ -7,6 +7,7 @@ K codes | C code dim
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from statistics import NormalDist
 from typing import ClassVar, Literal
@@ -24,7 +25,7 @@ from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws, uniform
 from tilework.layers.code_table import CodeTable
 from tilework.layers.token_decoder import TokenDecoder
-from tilework.models import Model
+from tilework.models import Model, Visible
 from tilework.objectives.objective import Objective, ObjectiveConfig
 from tilework.objectives.task import Task
 from tilework.tokenizers import Tokenizer
@@ -42,7 +43,7 @@ class MaskedConfig(ObjectiveConfig):
     ratio: tuple[float, float] = (0.4, 1.0)  # of hidden patches, one for each batch: least and most
     mean: float = 0.45  # of the normal distribution that is cut to these
     deviation: float = 0.25
-    hidden: Literal["dropped", "partly"] = "dropped"  # partly: the least share; the others enter as a vector (MAGE)
+    hidden: Literal["dropped", "partly"] = "dropped"  # partly: the least share; others enter as a vector (published)
     fill: Literal["mask", "class"] = "mask"  # what the decoder sees of hidden patches
     table: Literal["learnt", "frozen", "random"] = "learnt"  # vectors of codes; all but random start as the codebook
     standardise: bool = False  # as in 'embed'
@@ -98,8 +99,8 @@ class Masked(Objective):
         start = SMALL * start if trained else vectors
         self.table = CodeTable(start, norm=trained, dropout=config.dropout, trained=trained)
         self.bias = nn.Parameter(torch.zeros(len(vectors)))
-        self.hidden_code = nn.Parameter(torch.zeros(vectors.shape[1])) if config.hidden == "partly" else None
         self.patch, width = _visible_patch(model, vectors.shape[1])
+        self.hidden_patch = nn.Parameter(torch.zeros(width)) if config.hidden == "partly" else None
         self.places = model.grid[0] * model.grid[1]
         self.decoder = TokenDecoder(
             width,
@@ -156,14 +157,10 @@ class Masked(Objective):
 
     def _vectors(self, model: nn.Module, ids: Tensor, order: Tensor, count: int) -> Tensor:
         """What the decoder says of every patch, (B, N, p, C)."""
-        x = self.table(ids)  # (B, C, H, W)
         seen = kept = order.shape[1] - count
-        if self.hidden_code is not None:  # MAGE: the encoder gets a fixed number, some of them without their codes
+        if self.hidden_patch is not None:  # the encoder gets a fixed number, some of them as this vector
             kept = max(seen, order.shape[1] - self._hidden_count(self.config.ratio[0]))
-            rank = order.argsort(1).view(-1, 1, *self.model.grid)  # (B, 1, h, w)
-            hidden = (rank >= seen).repeat_interleave(self.patch, 2).repeat_interleave(self.patch, 3)
-            x = torch.where(hidden, self.hidden_code[:, None, None].to(x.dtype), x)
-        out = model(x, visible=order[:, :kept])
+        out = model(self.table(ids), visible=Visible(order[:, :kept], seen, self.hidden_patch))
         return self.decoder(out.logits, out.tokens[:, :seen], order.argsort(1))
 
     def _by_patch(self, ids: Tensor) -> Tensor:
@@ -172,7 +169,8 @@ class Masked(Objective):
         return ids.view(-1, h, q, w, q).transpose(2, 3).flatten(3).flatten(1, 2)
 
     def _hidden_count(self, ratio: float) -> int:
-        return min(self.places, max(1, round(ratio * self.places)))
+        """Patches, rounded up as published, but for what comes of inexact numbers."""
+        return min(self.places, max(1, ceil(ratio * self.places - 1e-6)))
 
     def _judged_order(self, batch: Batch) -> tuple[Tensor, int]:
         order = Draws(0, 0, batch.index).uniform("masked", self.places).argsort(1)
@@ -222,7 +220,7 @@ def _visible_patch(model: Model, code_dim: int) -> tuple[int, int]:
         x = torch.randn(1, code_dim, h * patch, w * patch, requires_grad=True)
         try:
             training = model.training
-            out = model.eval()(x, visible=torch.zeros(1, 1, dtype=torch.long))
+            out = model.eval()(x, visible=Visible(torch.zeros(1, 1, dtype=torch.long)))
         except RuntimeError:
             continue  # another number of tokens than positions
         finally:

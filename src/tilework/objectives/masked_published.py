@@ -24,18 +24,18 @@ OURS = {  # how names begin there, and here
     "mlm_layer.bias": "bias",
     **{name: f"model.{name}" for name in ("cls_token", "pos_embed", "patch_embed.", "blocks.", "norm.")},
 }
-# TokenAdapt lies in the same file; fixed positions are unused there; masked patches are dropped here
+# TokenAdapt lies in the same file; fixed positions are unused there
 LEFT_OUT = "conversion_function.", "reverse_transform.", "decoder_pos_embed", "mask_token_label", "token_emb.LayerNorm."
 
 
 def load_published(objective: Masked, tensors: Mapping[str, Tensor]) -> None:
-    """Fill an objective that drops hidden patches and fills in the class feature, as in `fill='class'`.
+    """Fill an objective whose decoder gets the class feature for hidden patches, as in `fill='class'`.
 
-    The norm of the embedding has a scale and a shift there; here they are part of the patch embedding behind it. What
-    stands for patches that are hidden and not dropped is a vector of the encoder's width there, and has no place here.
+    The published network has hidden='partly'; one that drops all hidden patches leaves out the vector that stands for
+    them. The norm of the embedding has a scale and a shift there; here they are part of the patch embedding behind it.
     """
-    if objective.config.hidden != "dropped" or objective.config.fill != "class" or not objective.config.learns_table:
-        raise ConfigError("published weights are of another form", "set hidden=dropped, fill=class, table=learnt")
+    if objective.config.fill != "class" or not objective.config.learns_table:
+        raise ConfigError("published weights are of another form", "set fill=class, table=learnt")
     found = {}
     for name, tensor in tensors.items():
         start = next((start for start in OURS if name.startswith(start)), None)
@@ -45,6 +45,8 @@ def load_published(objective: Masked, tensors: Mapping[str, Tensor]) -> None:
             raise ConfigError(f"'{name}' is no part of published masked token modelling", "give its checkpoint")
     try:
         found["bias"] = found["bias"].flatten()
+        if objective.hidden_patch is not None:
+            found["hidden_patch"] = tensors["mask_token_label"].flatten()
         weight, norm = found["model.patch_embed.proj.weight"], "token_emb.LayerNorm."  # (D, C, q, q)
         scale, shift = tensors[f"{norm}weight"], tensors[f"{norm}bias"]  # (C,)
         moved = torch.einsum("dcij,c->d", weight, shift)

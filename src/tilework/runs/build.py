@@ -251,11 +251,13 @@ def check_data(
     return spec, model
 
 
-def remark(source: Source, validation: Source | None, data: Location, val: Location | None, quiet: bool) -> None:
-    """Say what is odd about a pair of data sets, but not wrong."""
+def remark(
+    source: Source, validation: Source | None, data: Location, val: Location | None, quiet: bool, part: bool = False
+) -> None:
+    """Say what is odd about a pair of data sets, but not wrong. part: only some of the training data are used."""
     if validation is None:
         return
-    if len(validation) > len(source):
+    if len(validation) > len(source) and not part:
         counts = f"{counted(len(validation), 'sample')}, training on {data} {len(source):,}"
         notice(f"validation on {val} has {counts}: are --data and --val the right way round?", quiet)
     there = np.unique(validation.labels)

@@ -75,7 +75,7 @@ def prepare(
     validation = None if val is None else validation_source(run, val, whole.classes, quiet_here)
     source = training_source(run, whole, columns, str(data))
     spec, model = check_data(run, source, validation, data, val)
-    remark(whole, validation, data, val, quiet_here or not task.labels)
+    remark(whole, validation, data, val, quiet_here or not task.labels, part=run.samples > 0)
     if begin is not None:
         begin.fill(model, source.classes, quiet_here)
     codebook = source.codebook if begin is None else begin.codebook_for(source.codebook, quiet_here)
