@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 LOOKS = {"psnr": ".1f", "lpips": ".3f"}  # how far decoded images are from those before, and how it is written
 T = TypeVar("T")
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
+SWAPS = {  # kinds of swapped codes, as people read them
+    "any": "greedy, any code",
+    "near": f"greedy, {NEAR} nearest",
+    "random": "random, any code",
+    "random-near": f"random, {NEAR} nearest",
+}
 RESULTS, TABLE, HITS = "results.json", "table.md", "hits.safetensors"
 CODES_NOTE = (
     "Swapped codes are no threat to pixels: storage and transport must be protected, and the store's checksums detect "
@@ -103,8 +109,9 @@ def _results(job: Robustness, subject: Subject) -> Plain:
     out["proxies"] = {name[6:]: cell.figures for name, cell in cells.items() if name.startswith("proxy-")}
     out["shifts"] = {name[6:]: cell.figures for name, cell in cells.items() if name.startswith("shift-")}
     rows = _attack_rows(job, subject)
-    if rows:
+    if rows or job.codes:
         out["attacked_clean"] = float(clean.hits[job.attacked.numpy()].mean())
+    if rows:
         out["attacks"] = {
             row: {f"{eps:.8g}": cell.figures for eps, cell in known.items()} for row, known in rows.items()
         }
@@ -346,13 +353,11 @@ def _attack_tables(settings: Plain, runs: Plain) -> list[str]:
 
 def _code_tables(runs: Plain) -> list[str]:
     swaps = next(list(run["codes"]["any"]) for run in runs.values() if "codes" in run)
-    titles = {"any": "greedy, any code", "near": f"greedy, {NEAR} nearest"}
-    titles |= {"random": "random, any code", "random-near": f"random, {NEAR} nearest"}
     rows = []
     for name, group in _groups(runs).items():
         for kind, cells in group[0].get("codes", {}).items():
             one = next(iter(cells.values()))
-            row = [f"{name}, {titles[kind]}", *(_over(group, "codes", kind, n, "accuracy") for n in swaps)]
+            row = [f"{name}, {SWAPS[kind]}", *(_over(group, "codes", kind, n, "accuracy") for n in swaps)]
             seen = [f"{one[key]:{form}}" if one.get(key) is not None else "" for key, form in LOOKS.items()]
             rows.append([*row, *seen])
     head = ["codes swapped", *swaps, f"PSNR in dB after {swaps[-1]}, decoded", "LPIPS"]
@@ -370,7 +375,11 @@ def _figures(job: Robustness, runs: Plain) -> None:
     if attacks:
         unit, scale = ("eps (1/255)", 255.0) if job.norm == "linf" else ("eps (L2)", 1.0)
         write(job.out / "attacks.png", accuracy_curves(_over_seeds(attacks), unit, scale))
-    swaps = {name: _curves(run["codes"], ()) for name, run in runs.items() if "codes" in run}
+    swaps = {
+        name: _curves({SWAPS[kind]: cells for kind, cells in run["codes"].items()}, ((0.0, run["attacked_clean"]),))
+        for name, run in runs.items()
+        if "codes" in run
+    }
     if swaps:
         write(job.out / "codes.png", accuracy_curves(_over_seeds(swaps), "codes swapped"))
         for subject in job.subjects:
