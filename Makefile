@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow bench lint format clean
+.PHONY: demo test test-slow bench docs lint format clean
 
 demo: .venv/demo.done
 	$(BIN)/tilework demo --out demo-out
@@ -19,6 +19,9 @@ bench: .venv/dev.done
 	$(BIN)/python benchmarks/frame.py
 	$(BIN)/python benchmarks/feed.py
 	$(BIN)/python benchmarks/loop.py
+
+docs: .venv/docs.done
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: .venv/dev.done
 	$(BIN)/ruff check .
@@ -43,5 +46,9 @@ format: .venv/dev.done
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@ .venv/demo.done
 
+.venv/docs.done: .venv/base.done pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv demo-out .pytest_cache .mypy_cache .ruff_cache .coverage .coverage.*
+	rm -rf .venv demo-out site .pytest_cache .mypy_cache .ruff_cache .coverage .coverage.*

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -58,8 +59,10 @@ def test_two_runs_in_one_picture(
 
 def test_refusals(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "w.png"
-    with pytest.raises(ConfigError, match="--tokenizer"):
-        explain([made / "codes"], [made / "x.tok"], out)
+    shutil.copytree(made / "codes", tmp_path / "codes")
+    shutil.rmtree(tmp_path / "codes/tokenizer")
+    with pytest.raises(ConfigError, match="--tokenizer DIRECTORY or --images"):
+        explain([tmp_path / "codes"], [made / "x.tok"], out)
     with pytest.raises(InputError, match="was trained on images"):
         explain([made / "pixels"], [made / "x.tok"], out)
     with pytest.raises(ConfigError, match="no run to explain"):

@@ -16,7 +16,8 @@ from PIL import Image
 
 from small_data import write_images, write_store
 from tilework.cli.main import main
-from tilework.store import Store
+from tilework.models import create_model
+from tilework.store import Store, StoreWriter
 from tilework.tokenizers import VitVqConfig, save_tokenizer
 
 SMALL = ["fit.steps=2", "fit.batch=8", "model.width=16", "model.heads=2", "model.depth=1"]
@@ -40,6 +41,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = VitVqConfig(patch=4, codes=16, code_dim=8, width=16, depth=1, heads=2)
     torch.manual_seed(0)
     save_tokenizer(root / "tokenizer", config.build(3, (32, 32), 0), config, (32, 32))
+    with StoreWriter(root / "other.tok", np.eye(4, 8, dtype=np.float32), ["a"], tokenizer={"sha256": "x"}) as writer:
+        writer.add(np.zeros((2, 4, 4), np.int64), np.zeros(2, np.int64), ["0.png", "1.png"])
     (root / "killed.tok.spool").mkdir()
     (root / "killed.tok.spool/plan.json").write_text("{}")
     (root / "empty").mkdir()
@@ -136,6 +139,68 @@ CASES: dict[str, tuple[Words, int, str]] = {
     "split taken": (lambda r: ["split", r / "images", "--out", r / "bad.csv", r / "b.csv"], 7, "exists"),
     "split of all": (
         lambda r: ["split", r / "images", "--fraction", 1, "--out", r / "a.csv", r / "b.csv"], 3, "leaves nothing"),
+    # reports, names, photographs
+    "report of nothing": (lambda r: ["report", "--out", r / "a.html"], 3, "nothing to report on"),
+    "report nowhere": (lambda r: ["report", r / "nowhere", "--out", r / "a.html"], 3, "no such data: "),
+    "second of a report nowhere": (lambda r: ["report", r / "run", r / "no", "--out", r / "a.html"], 3, "no such data"),
+    "report of images": (
+        lambda r: ["report", r / "images", "--out", r / "a.html"], 3, "is not a run, a token store or a table"),
+    "report of a tokenizer": (
+        lambda r: ["report", r / "tokenizer", "--out", r / "a.html"], 3, "is a tokenizer, not a run, a token store"),
+    "report as PDF": (lambda r: ["report", r / "run", "--out", r / "a.pdf"], 4, "is not an HTML file"),
+    "report in no folder": (lambda r: ["report", r / "run", "--out", r / "no/a.html"], 7, "cannot be written"),
+    "report without pictures": (
+        lambda r: ["report", r / "run", "--count", 0, "--out", r / "a.html"], 4, "give 1 or more"),
+    "report of the best of nothing": (
+        lambda r: ["report", r / "pixels", "--best", "--out", r / "a.html"], 3, "has no best checkpoint"),
+    "report with other photographs": (
+        lambda r: ["report", r / "x.tok", "--images", r / "flat", "--out", r / "a.html"], 3, "has no photograph of"),
+    "report with names of others": (
+        lambda r: ["report", r / "run", "--names", r / "page.html", "--out", r / "a.html"], 3, "names none of the 3"),
+    "report on data of another kind": (
+        lambda r: ["report", r / "pixels", "--data", r / "x.tok", "--out", r / "a.html"], 3, "was trained on images"),
+    "report to the web": (lambda r: ["report", r / "run", "--out", "http://x/a.html"], 4, "cannot be a URL"),
+    "names nowhere": (
+        lambda r: ["eval", r / "run", "--data", r / "x.tok", "--names", r / "no.txt"], 3, "no such file"),
+    "names of others": (
+        lambda r: ["eval", r / "run", "--data", r / "x.tok", "--names", r / "page.html"], 3, "names none of the 3"),
+    "names that are a photograph": (
+        lambda r: ["predict", r / "pixels", r / "flat", "--names", r / "flat/a.png"], 3, "cannot be read"),
+    "names without a picture": (
+        lambda r: ["inspect", r / "x.tok", "--names", r / "bad.csv"], 4, "add --picture"),
+    "photographs of another store": (
+        lambda r: ["inspect", r / "x.tok", "--picture", r / "a.png", "--images", r / "images"], 3, "no photograph of"),
+    "explained with other photographs": (
+        lambda r: ["explain", r / "run", "--data", r / "x.tok", "--images", r / "flat", "--out", r / "a.png"], 3,
+        "has no photograph of"),
+    "explained without a picture": (
+        lambda r: ["explain", r / "run", "--data", r / "x.tok", "--out", r / "a.jpg"], 4, "is not a PNG file"),
+    "maps for no place": (lambda r: ["annotate", r / "images", "--model", r / "pixels"], 4, "no output for the label"),
+    "maps by a run on tokens": (
+        lambda r: ["annotate", r / "images", "--model", r / "run", "--out", r / "new"], 3, "no classifier of pixels"),
+    "maps of too many classes": (
+        lambda r: ["annotate", r / "images", "--model", r / "pixels", "--top", 9, "--out", r / "new"], 4,
+        "9 classes cannot be kept of 3"),
+    "maps replaced in no store": (
+        lambda r: ["annotate", r / "images", "--model", r / "pixels", "--replace", "--out", r / "new"], 4,
+        "about the label maps of a store"),
+    # sizes that cannot be
+    "no width": (
+        lambda r: ["train", "demo_pixel", "model.width=0", "--data", r / "images"], 4, "must be at least 1"),
+    "negative heads": (
+        lambda r: ["train", "demo_pixel", "model.heads=-2", "--data", r / "images"], 4, "must be at least 1"),
+    "no patch": (
+        lambda r: ["train", "demo_pixel", "model.stem.patch=0", "--data", r / "images"], 4, "must be at least 1"),
+    "a rate that is no number": (
+        lambda r: ["train", *TOKEN, "fit.optim.lr=.nan", "--data", r / "x.tok"], 4, "must be a finite number"),
+    "no batch": (
+        lambda r: ["train", "demo_token", "fit.batch=0", "--data", r / "x.tok"], 4, "must be at least 1"),
+    "a batch beyond the data": (
+        lambda r: ["train", "demo_pixel", "fit.batch=4096", "--data", r / "images"], 4, "do not fill a batch"),
+    "a device that is not there": (
+        lambda r: ["train", *TOKEN, "--data", r / "x.tok", "--device", "cuda:9"], 6, ""),
+    "merge of another tokenizer": (
+        lambda r: ["merge", r / "x.tok", r / "other.tok", "--out", r / "new"], 3, "made with another tokenizer"),
     "merge with one prefix": (
         lambda r: ["merge", r / "x.tok", r / "x.tok", "--prefix", "a/", "--out", r / "new"], 3, "1 prefixes for 2"),
     "merge of the same": (
@@ -167,6 +232,7 @@ QUICK: dict[str, list[str]] = {
     "no store": ["verify", "nowhere"],
     "verify": ["verify", "{store}"],
     "split": ["split", "nowhere", "--out", "a.csv", "b.csv"],
+    "no report": ["report", "nowhere"],
 }
 
 
@@ -268,3 +334,64 @@ def test_tensorboard(made: Path, tmp_path: Path) -> None:
     table = (tmp_path / "r/log.csv").read_text().splitlines()
     assert table[0].startswith("step,epoch,loss")
     assert len(table) == 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_ctrl_c_leaves_a_clean_screen(made: Path, tmp_path: Path) -> None:
+    """On a terminal: the bar ends, the cursor comes back, one line says what to do; no trace."""
+    import os
+    import pty
+
+    words = ["train", *TOKEN[:1], *SMALL[1:], "augment.1.size=[8,8]", "fit.steps=100000", "fit.log_every=1"]
+    words += ["--data", str(made / "x.tok"), "--out", str(tmp_path / "run")]
+    child, screen = pty.fork()
+    if not child:  # pragma: no cover
+        os.execve(sys.executable, [sys.executable, "-m", "tilework", *words], {**os.environ, "TERM": "xterm"})
+    seen, sent = b"", False
+    while True:
+        try:
+            part = os.read(screen, 4096)
+        except OSError:  # the terminal is closed
+            part = b""
+        if not part:
+            break
+        seen += part
+        if b"loss" in seen and not sent:
+            sent = True
+            os.write(screen, b"\x03")
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    end = seen.decode(errors="replace").rpartition("\x1b[?25h")
+    assert end[1], "the cursor is shown again"
+    assert end[2].strip().startswith("tilework: stopped after step")
+    assert end[2].strip().endswith("repeat the command to resume")
+    assert "Traceback" not in seen.decode(errors="replace")
+    assert code == 75
+
+
+def test_doctor_knows_every_extra() -> None:
+    import tomllib
+
+    from tilework.cli.doctor import EXTRAS
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert set(EXTRAS) == set(project["project"]["optional-dependencies"]) - {"dev"}
+
+
+def test_lines_show_validation_only_when_it_is_new(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tilework.core.console.time.monotonic", iter(range(0, 10**6, 60)).__next__
+    )  # a line is always due
+    words = ["train", "demo_token", *SMALL[1:], "augment.1.size=[8,8]", "fit.steps=12", "fit.log_every=1"]
+    assert run(*words, "--data", made / "x.tok", "--val", made / "x.tok", "--out", tmp_path / "run") == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("demo_token ")]
+    logged = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    evaluations = [line["step"] for line in logged if "val_top1" in line]
+    assert [int(line.split()[1].split("/")[0]) for line in lines if "| val" in line] == evaluations == [6, 12]
+    assert len(lines) == 12 + 2
+
+
+def test_a_grid_may_be_one_number() -> None:
+    one, two = (create_model("vit_ti", input="tokens", grid=g, code_dim=8, classes=3) for g in (28, (28, 28)))
+    assert one.grid == two.grid == (14, 14)

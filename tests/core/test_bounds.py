@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
-from tilework.core.config import resolve
+from tilework.augment import Augment
+from tilework.core.config import decode, resolve
 from tilework.core.errors import ConfigError
 from tilework.recipes import find
 
@@ -33,6 +36,24 @@ CASES = [
     ("deit_s", "size=[0, 0]"),
     ("tl_align_block_cpu", "augment.block_mix.least=2"),
     ("demo_tokenizer", "augment.flip.probability=2"),
+    ("seit_cpu", "augment.embedding_noise.scale=-1"),
+    ("seit_cpu", "augment.embedding_noise.scale=.inf"),
+    ("seit_cpu", "augment.token_crop.size=[0, 8]"),
+    ("seit_cpu", "model.width=0"),
+    ("seit_cpu", "model.depth=-1"),
+    ("seit_cpu", "model.heads=0"),
+    ("seit_cpu", "model.mlp_ratio=-1"),
+    ("seit_cpu", "model.mlp_ratio=.nan"),
+    ("seit_cpu", "model.moto_blocks=-1"),
+    ("seit_cpu", "fit.seed=-1"),
+    ("seit_cpu", "fit.evaluate_every=-1"),
+    ("seit_cpu", "fit.save_every=-1"),
+    ("seit_cpu", "fit.schedule.floor=7"),
+    ("seit_cpu", "fit.schedule.warmup_steps=-1"),
+    ("seit_cpu", "fit.schedule.warmup_epochs=-1"),
+    ("seit_cpu", "fit.schedule.power=0"),
+    ("plain_pixel_cpu", "model.stem.patch=0"),
+    ("good_swin_cpu", "model.depths=[2, -1, 2, 2]"),
 ]
 
 
@@ -43,6 +64,21 @@ def test_impossible_settings_are_refused(recipe: str, setting: str) -> None:
         resolve(run, None, [setting])
     assert "invalid settings" in str(raised.value), setting
     assert "\n" not in str(raised.value)
+
+
+CHANCES = [
+    (name, field.name)
+    for name in Augment.choices
+    for field in fields(Augment.choices[name])
+    if "probability" in field.name
+]
+
+
+@pytest.mark.parametrize(("name", "key"), CHANCES)
+@pytest.mark.parametrize("value", [-0.1, 1.1])
+def test_no_augmentation_takes_an_impossible_probability(name: str, key: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{key}.* is .*{value}.*between 0 and 1"):
+        decode(Augment, {"name": name, key: value})
 
 
 @pytest.mark.parametrize(("given", "length"), [("fit.steps=7", (0, 7)), ("fit.epochs=3", (3, 0))])

@@ -21,7 +21,7 @@ from tilework.core.batch import Batch, Mix, Target
 from tilework.core.errors import ConfigError, InputError, MachineError
 from tilework.core.rng import Draws
 from tilework.data import ImageFolder, ImageSource
-from tilework.data.images import decode_image
+from tilework.data.images import Broken, decode_image
 from tilework.data.label_maps import COLUMN, LabelMaps, MapsCard, write_maps
 from tilework.evaluation.annotate import Annotator, annotate, match_classes
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
@@ -234,13 +234,15 @@ def test_classes_that_the_annotator_lacks_are_refused(classes: tuple[int, ...]) 
         Annotator(Colours(), (), classes, 16, 1).scores(torch.zeros(1, 3, 16, 16))
 
 
-def test_an_unreadable_image_ends_it(tmp_path: Path) -> None:
+def test_an_unreadable_image_has_a_reason_in_its_place(tmp_path: Path) -> None:
     images = write_images(tmp_path / "images", classes=2, count=3)
     (images / "class1/000.png").write_bytes(b"no image")
-    parts = annotate(Annotator(Colours(), (), (0, 1), 32, 1), ImageFolder.open(images), CPU, batch=3)
-    assert len(next(parts)) == 3
-    with pytest.raises(InputError, match=r"class1.*cannot be read"):
-        next(parts)
+    parts = list(annotate(Annotator(Colours(), (), (0, 1), 32, 1), ImageFolder.open(images), CPU, batch=2))
+    kinds = [[isinstance(one, bytes) for one in part] for part in parts]
+    assert kinds == [[True, True], [True, False], [True, True]]
+    assert isinstance(parts[1][1], Broken)
+    assert parts[1][1].path == "class1/000.png"
+    assert "cannot identify" in parts[1][1].reason
 
 
 # classes
@@ -294,7 +296,7 @@ def test_a_run_that_sees_all_of_its_images_keeps_its_size(trained: Trained, tmp_
 
 
 def test_what_is_no_classifier_of_pixels_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no run in"):
+    with pytest.raises(InputError, match="no run or exported model in"):
         open_annotator(str(tmp_path), None, None, NAMES, 576, 1)
     run = Run(
         model=VitConfig(width=16, depth=1, heads=2, stem=TokenStemConfig()),
@@ -453,7 +455,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path, trained: Trained, capsys: pyte
     for code, *rest in (
         (4, 5, "--out", tmp_path / "maps"),  # of three classes
         (4, 0, "--out", tmp_path / "maps"),
-        (3, 2, "--out", tmp_path / "maps"),  # the last image
+        (3, 2, "--max-broken", 0.01, "--out", tmp_path / "maps"),  # the last image
         (3, 2, "--store", store),
         (3, 2, "--store", odd),  # made from other images
         (3, 2, "--store", tmp_path / "none.tok"),
@@ -464,8 +466,66 @@ def test_a_failure_leaves_nothing(tmp_path: Path, trained: Trained, capsys: pyte
         assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()} == before, rest
     assert "no image 'class0/unknown.png'" in fails(capsys, 3, *command, 2, "--store", odd)
     assert not (tmp_path / "maps").exists()
-    (images / "class2/007.png").unlink()
-    assert run(*command, 2, "--out", tmp_path / "maps") == 0, "the same place is free"
+    assert run(*command, 2, "--out", tmp_path / "maps") == 0, "one of 24 is few enough"
+    capsys.readouterr()
+    told = json.loads((tmp_path / "maps.quarantine.json").read_text())
+    assert [one["path"] for one in told] == ["class2/007.png"]
+    maps = LabelMaps.open(tmp_path / "maps")
+    assert "class2/007.png" not in maps.keys
+    assert len(maps.keys) == len(maps.records) == 23
+    assert not (tmp_path / "maps.spool").exists()
+
+
+def test_a_stopped_annotation_goes_on(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("annotate", trained.images, "--model", trained.run, "--top", 2, "--device", "cpu")
+    assert run(*command, "--out", tmp_path / "whole") == 0
+    real, seen = annotate, []
+
+    def stopped(*given: Any, **more: Any) -> Any:
+        for number, part in enumerate(real(*given, batch=5, **more)):
+            if number == 2:
+                raise KeyboardInterrupt
+            yield part
+
+    def counting(annotator: Annotator, folder: ImageFolder, *given: Any, **more: Any) -> Any:
+        seen.append(len(folder))
+        return real(annotator, folder, *given, **more)
+
+    monkeypatch.setattr("tilework.runs.annotate.annotate", stopped)
+    assert run(*command, "--out", tmp_path / "maps") == 130
+    assert not (tmp_path / "maps").exists()
+    with (tmp_path / "maps.spool/records").open("ab") as file:
+        file.write(b"\x20\x00\x00\x00 cut")  # what a kill leaves
+    monkeypatch.setattr("tilework.runs.annotate.annotate", counting)
+    assert "by another model" in fails(capsys, 7, *command[:4], "--top", 1, "--out", tmp_path / "maps")
+    assert run(*command, "--out", tmp_path / "maps") == 0
+    assert "resuming after image 10 of 24" in capsys.readouterr().err
+    assert seen == [14]
+    one, two = LabelMaps.open(tmp_path / "whole"), LabelMaps.open(tmp_path / "maps")
+    assert (one.card, list(one.keys)) == (two.card, list(two.keys))
+    same_maps(two.records[:], one.records[:])
+    assert not (tmp_path / "maps.spool").exists()
+
+
+def test_maps_of_a_store_are_replaced(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = image_store(tmp_path / "x.tok", list(ImageFolder.open(trained.images).keys))
+    command = ("annotate", trained.images, "--model", trained.run, "--store", store, "--top")
+    assert run(*command, 1) == 0
+    assert "add --replace" in fails(capsys, 7, *command, 2)
+    assert "--store STORE" in fails(capsys, 4, *command[:4], "--replace", "--out", tmp_path / "maps")
+    assert LabelMaps.of_store(Store(store)).card.top == 1
+    assert run(*command, 2, "--replace") == 0
+    maps = LabelMaps.of_store(Store(store))
+    assert maps.card.top == 2
+    same_maps(maps.records[:], list(by_hand(trained, 2).values()))
+    Store(store).drop_column("label_map_card")  # as if killed between the two columns
+    assert run(*command, 1) == 0
+    assert LabelMaps.of_store(Store(store)).card.top == 1
+    assert Store(store).verify(deep=True) == []
+    with pytest.raises(InputError, match="belongs to every store"):
+        Store(store).drop_column("label")
 
 
 # networks as maps over places

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from html_checks import check_page
 from small_data import write_images
 from tilework.core.errors import InputError, OutputError
 from tilework.experiments.demo import Demo, split_folder
@@ -35,7 +36,10 @@ def test_report_shows_every_section(finished: Path) -> None:
     page = (finished / "report.html").read_text()
     for section in ("Storage and accuracy", "Training", "Reconstruction from tokens", "Predictions", "Confusion"):
         assert section in page
-    assert page.count("data:image/png;base64,") == 5
+    assert check_page(page)
+    assert page.count("<svg") == 3, "storage, loss, accuracy"
+    assert page.count("<figure><div class='images'>") == 10 + 12, "reconstructions, predictions"
+    assert page.count("<table class='grid'>") == 2
 
 
 def test_no_validation_crop_overlaps_a_training_crop(finished: Path) -> None:

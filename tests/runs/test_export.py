@@ -120,6 +120,24 @@ def test_token_model_comes_back_equal(made: Made, tmp_path: Path) -> None:
     np.testing.assert_array_equal(judged.probabilities, evaluate_run(made.token_run, made.store).probabilities)
 
 
+def test_a_loaded_model_is_a_module_in_evaluation(made: Made, tmp_path: Path) -> None:
+    export_run(made.token_run, tmp_path / "m")
+    ids = torch.from_numpy(Store(made.store).batch(np.arange(3)))
+    for path in (made.token_run, tmp_path / "m"):
+        found = load_exported(path)
+        assert isinstance(found, nn.Module)
+        assert not any(part.training for part in found.modules()), path
+        assert sum(p.numel() for p in found.parameters()) == sum(p.numel() for p in found.model.parameters())
+        logits = found(ids)
+        assert torch.equal(logits, found.logits(ids))
+        logits.sum().backward()
+        assert all(p.grad is not None for p in found.model.head.parameters())
+        with pytest.raises(InputError, match=r"codes 0\.\.99: 0 to 15 are known"):
+            found(torch.where(ids == ids.max(), 99, 0))
+        with pytest.raises(InputError, match="whole numbers"):
+            found(ids[:, :2])
+
+
 def test_pixel_model_comes_back_equal(made: Made, tmp_path: Path) -> None:
     made_of = export_run(str(made.pixel_run), str(tmp_path / "m"), data=str(made.images))
     assert sorted(p.name for p in (tmp_path / "m").iterdir()) == ["model.json", "model.safetensors"]

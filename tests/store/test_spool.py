@@ -141,6 +141,14 @@ def test_codebook_that_does_not_fit_is_refused(tmp_path: Path, codebook: np.ndar
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_plan_goes_on_when_only_the_bytes_of_files_differ(tmp_path: Path) -> None:
+    """An image that was repaired meanwhile, or a spool of a version that did not count them."""
+    store = tmp_path / "out.tok"
+    first = Spool.create(spool_of(store), PLAN, CODEBOOK)
+    again = Spool.create(spool_of(store), replace(PLAN, original_bytes=900), CODEBOOK)
+    assert again.plan == first.plan
+
+
 @pytest.mark.parametrize("change", [{"grid": ()}, {"grid": (2, 0)}, {"grid": (1, 2, 3, 4)}, {"views": 0}], ids=str)
 def test_plan_of_no_grid_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="views"):

@@ -221,6 +221,39 @@ def test_a_bad_step_is_skipped_and_its_samples_saved(name: str, bad: int, store:
     assert len(line["samples"]) == 12
 
 
+def test_skipped_steps_are_said_and_counted(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = poisoned(store, tmp_path / "run", {1, 3}, epochs=0, steps=5)
+    one.quiet = False
+    result = fit(one)
+    said = [line for line in capsys.readouterr().err.splitlines() if "skipped" in line]
+    assert said[0] == "tilework: step 2 is skipped: its gradients are not finite"
+    assert "2 of 5 steps were skipped" in said[1]
+    assert len(said) == 2, "the first, and the sum"
+    assert result.summary["skipped_steps"] == 2
+
+
+class Exploding(Poisoned):
+    """A loss that grows twentyfold at some steps."""
+
+    def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        out = self.inner(batch, draws)
+        return {"loss": out["loss"] * 20} if draws.step in self.bad else out
+
+
+@pytest.mark.parametrize(("bad", "told"), [({22, 23}, 1), (set(), 0)])
+def test_a_loss_that_explodes_is_said_once(
+    bad: set[int], told: int, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = job(tiny(epochs=0, steps=25), store, tmp_path / "run")
+    one.objective, one.quiet = Exploding(one.objective, bad), False
+    fit(one)
+    said = [line for line in capsys.readouterr().err.splitlines() if "the loss rose from" in line]
+    assert len(said) == told
+    if told:
+        assert "at step 23: lower fit.optim.lr" in said[0]
+        assert "--find-lr" in said[0]
+
+
 def test_many_bad_steps_stop_the_run(store: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="3 consecutive steps, up to step 5"):
         fit(poisoned(store, tmp_path / "run", {2, 3, 4, 5, 6}, patience=3))

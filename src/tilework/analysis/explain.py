@@ -22,11 +22,14 @@ from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import write
 from tilework.core.location import Location
 from tilework.core.rng import Draws
-from tilework.data import Source
+from tilework.data import Source, TokenSource
+from tilework.data.class_names import shown_names
+from tilework.data.masked import innermost
 from tilework.evaluation.layer_relevance import relevance
 from tilework.evaluation.relevance import gradient, gradient_attention, rollout
 from tilework.models import Model
 from tilework.report import heat_pictures
+from tilework.runs.pictures import SIDE, check_images, stored_photographs
 from tilework.runs.trained import Trained
 from tilework.tokenizers import Tokenizer, load_tokenizer
 from tilework.tokenizers.tokenizer import decoder_of
@@ -49,6 +52,7 @@ class Explained:
     steps: tuple[AnyStep, ...]
     classes: tuple[str, ...]
     crop: tuple[int, int] | None  # centre crop of the evaluation pipeline
+    tokenizer: Path | None = None  # that the run holds
 
     @staticmethod
     def open(path: Path, data: Location, device: torch.device) -> Explained:
@@ -56,7 +60,8 @@ class Explained:
         trained = Trained.open(path)
         model, opened = trained.classifier.to(device).eval(), trained.on(data, device)
         crop = next((step.size for step in trained.run.evaluation if isinstance(step, CentreCrop)), None)
-        return Explained(trained.name, model, opened.source, opened.steps, trained.spec.classes, crop)
+        classes, tokenizer = trained.spec.classes, trained.tokenizer
+        return Explained(trained.name, model, opened.source, opened.steps, classes, crop, tokenizer)
 
     def pictures(
         self, index: np.ndarray, tokenizer: Tokenizer | None, device: torch.device, mix: Mix | None = None
@@ -69,7 +74,8 @@ class Explained:
             pixels = x[..., top : top + height, left : left + width].float() / 255
             return pixels if mix is None else mix.apply(pixels)
         if tokenizer is None or self.source.codebook is None:
-            raise ConfigError("a token store can be drawn only with its tokenizer", "add --tokenizer DIRECTORY")
+            what = "a token store can be drawn only with its tokenizer, or with its photographs"
+            raise ConfigError(what, "add --tokenizer DIRECTORY or --images FOLDER")
         tokenizer.check_grid()
         table = torch.from_numpy(self.source.codebook.vectors).to(device)
         vectors = F.embedding(x.long(), table)  # (B, H, W, C)
@@ -86,6 +92,21 @@ class Explained:
         (height, tall), (width, wide) = sides
         top, left = (tall - height) // 2, (wide - width) // 2
         return pixels[..., top : top + height, left : left + width]
+
+    def photographs(self, index: np.ndarray, images: Path) -> np.ndarray | None:
+        """What the model saw of a store's photographs, (B, H, W, 3) in [0, 1]; None where data are photographs."""
+        inner = innermost(self.source)
+        if not isinstance(inner, TokenSource):
+            return None
+        check_images(inner.store, images)
+        found = [one.photograph for one in stored_photographs(inner.store, index, images)]
+        empty = np.full((SIDE, SIDE, 3), 127, np.uint8)  # of one that is not there
+        whole = np.stack([empty if one is None else one for one in found]) / 255
+        height, width = (
+            round(SIDE * c / g) for c, g in zip(self.crop or self.source.grid, self.source.grid, strict=True)
+        )
+        top, left = (SIDE - height) // 2, (SIDE - width) // 2
+        return whole[:, top : top + height, left : left + width]
 
     def heat(self, index: np.ndarray, method: Method, rank: int, device: torch.device) -> tuple[Tensor, list[str]]:
         """Relevance of each patch for the class predicted at a rank, (B, h, w), and its name and probability."""
@@ -109,10 +130,13 @@ def explain(
     count: int = 6,
     ranks: int = 2,
     device: str = "auto",
+    images: Path | None = None,
+    names: Path | None = None,
 ) -> dict[str, str]:
     """Write a figure: images in columns, a row of heat maps per run and rank; returns the predictions of each row.
 
-    data: one for each run, or one for all.
+    data: one for each run, or one for all. images: the folder that stores were made from, whose photographs are drawn.
+    names: file with names of the classes.
     """
     if not runs:
         raise ConfigError("no run to explain", "give one or more RUN")
@@ -123,12 +147,14 @@ def explain(
     if out.suffix != ".png":
         raise ConfigError(f"--out {out} is not a PNG file", "choose a name that ends in .png")
     chosen = pick_device(device)
-    decoder = None if tokenizer is None else load_tokenizer(tokenizer)[0].to(chosen).requires_grad_(False)
     paths = list(data) * len(runs) if len(data) == 1 else list(data)
     models = [Explained.open(run, path, chosen) for run, path in zip(runs, paths, strict=True)]
+    models = [replace(one, classes=shown_names(one.classes, names)) for one in models]
+    held = tokenizer or next((one.tokenizer for one in models if one.tokenizer is not None), None)
+    decoder = None if held is None else load_tokenizer(held)[0].to(chosen).requires_grad_(False)
     for one in models:
-        if tokenizer is not None and one.source.codebook is not None:
-            decoder_of(tokenizer, one.source.codebook)  # refuses another tokenizer than that of the data
+        if held is not None and one.source.codebook is not None:
+            decoder_of(held, one.source.codebook)  # refuses another tokenizer than that of the data
     if len({len(one.source) for one in models}) > 1:
         raise InputError("the data sets have different numbers of images", "give the same images to all runs")
     total = len(models[0].source)
@@ -137,13 +163,19 @@ def explain(
     index = np.linspace(0, total - 1, count).astype(np.int64)
     rows: list[tuple[str, np.ndarray, np.ndarray | None, list[str]]] = []
     for one in models:
-        shown = one.pictures(index, decoder, chosen).permute(0, 2, 3, 1).cpu().numpy()
+        seen = None if images is None else one.photographs(index, images)
+        shown = seen if seen is not None and decoder is None else None
+        if shown is None:
+            shown = one.pictures(index, decoder, chosen).permute(0, 2, 3, 1).cpu().numpy()
         if not rows:
             truth = [f"true: {one.classes[label]}" for label in one.source.labels[index].tolist()]
-            rows.append(("image", shown, None, truth))
+            pixels = one.source.stage == "pixels" or shown is seen
+            if seen is not None and not pixels:
+                rows.append(("photograph", seen, None, truth))
+            rows.append(("photograph" if pixels else "from codes", shown, None, [""] * count if rows else truth))
         for rank in range(min(ranks, len(one.classes)) if method in OF_A_CLASS else 1):
             heat, words = one.heat(index, method, rank, chosen)
             label = f"{one.name}, top {rank + 1}" if method in OF_A_CLASS else one.name
             rows.append((label, shown, heat.cpu().numpy(), words))
     write(out, heat_pictures(rows))
-    return {name: ", ".join(words) for name, _, _, words in rows[1:]}
+    return {name: ", ".join(words) for name, _, heat, words in rows if heat is not None}

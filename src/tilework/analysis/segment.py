@@ -15,13 +15,14 @@ import numpy as np
 from PIL import Image
 from safetensors.numpy import save
 
+from tilework.analysis.segment_page import Shown, add_figures, add_masks
 from tilework.core.config import Plain
 from tilework.core.errors import InputError
 from tilework.core.files import new_directory, write, write_json
 from tilework.core.location import Location
 from tilework.data.class_mask import VOID
 from tilework.data.pairs import coloured, mask_png
-from tilework.report import Page, masks_figure
+from tilework.report import Page
 from tilework.runs.segment import Segmentation, Segmenter
 
 BLEND = 0.55  # of the colours in an overlay
@@ -60,7 +61,7 @@ def write_segmentation(
             names.add(name)
             _write(root, name, predicted, photograph, classes)
             if number in chosen:
-                shown.append((key, photograph, coloured(true, classes), coloured(predicted, classes)))
+                shown.append((key, photograph, true, predicted))
             progress(number + 1, result.images)
         write(root / "by_image.safetensors", save({"counts": np.ascontiguousarray(result.by_image)}))
         write_json(root / "results.json", result.summary())
@@ -68,24 +69,13 @@ def write_segmentation(
     return {"masks": str(out / "masks"), "report": str(out / "report.html")}
 
 
-Shown = tuple[str, np.ndarray | None, np.ndarray, np.ndarray]  # name, photograph, true and predicted mask in colours
-
-
 def _page(segmenter: Segmenter, data: Location, result: Segmentation, shown: Sequence[Shown]) -> str:
     page = Page(f"Segmentation by {segmenter.trained.name}", f"{result.images} images of {data}")
-    page.heading("Figures")
-    names = {"miou": "mIoU", "macc": "mean accuracy", "aacc": "pixel accuracy", "miou_frequent": "mIoU, classes > 4 %"}
-    page.table(["figure", "%"], [[names[key], f"{100 * value:.1f}"] for key, value in result.figures.items()])
-    true = result.by_image[:, 1].sum(0)
-    rows = [
-        [name, "-" if value != value else f"{100 * value:.1f}", f"{100 * share:.1f}"]
-        for name, value, share in zip(result.classes, result.by_class, true / max(1, true.sum()), strict=True)
-    ]
-    page.table(["class", "IoU (%)", "of the pixels (%)"], rows)
+    add_figures(page, result, result.classes)
     how = result.inference
     page.text(f"Inference: {how.mode}, scales {', '.join(f'{s:g}' for s in how.scales)}, flip: {how.flip}.")
     page.heading("Predictions")
-    page.picture(masks_figure(shown, result.classes), "Image, true mask, predicted mask; black is void.")
+    add_masks(page, [(sample, "") for sample in shown], result.classes)
     return page.html()
 
 

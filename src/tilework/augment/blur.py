@@ -18,6 +18,7 @@ from torch import Tensor
 from tilework.augment.augment import Augment, Stateless
 from tilework.augment.rand_augment import on_chosen, whole_bytes
 from tilework.core.batch import Batch, Stage
+from tilework.core.bounds import check_shares
 from tilework.core.rng import Draws
 
 PASSES = 3
@@ -41,6 +42,7 @@ class GaussianBlur(Stateless[Blurring]):
     probability: float = 0.5
 
     def __post_init__(self) -> None:
+        check_shares(self, "probability")
         if not 0 <= self.sigma[0] <= self.sigma[1] <= 100:
             raise ValueError(f"sigma is {self.sigma} but must be two numbers between 0 and 100, the smaller first")
 

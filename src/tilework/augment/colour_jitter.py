@@ -18,6 +18,7 @@ from torch import Tensor
 from tilework.augment.augment import Augment, Stateless
 from tilework.augment.rand_augment import Op, blend, on_chosen, whole_bytes
 from tilework.core.batch import Batch, Stage
+from tilework.core.bounds import check_shares
 from tilework.core.rng import Draws
 
 
@@ -54,6 +55,7 @@ class ColourJitter(Stateless[Jitter]):
     probability: float = 0.8
 
     def __post_init__(self) -> None:
+        check_shares(self, "probability")
         if min(self.brightness, self.contrast, self.saturation) < 0 or not 0 <= self.hue <= 0.5:
             raise ValueError("amounts must not be negative, and hue not above 0.5")
 

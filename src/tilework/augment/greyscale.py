@@ -13,6 +13,7 @@ from torch import Tensor
 from tilework.augment.augment import Augment, Stateless
 from tilework.augment.rand_augment import grey, on_chosen, whole_bytes
 from tilework.core.batch import Batch, Stage
+from tilework.core.bounds import check_shares
 from tilework.core.rng import Draws
 
 
@@ -23,6 +24,9 @@ class Greyscale(Stateless[Tensor]):
 
     stages: ClassVar[tuple[Stage, ...]] = ("pixels",)
     probability: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_shares(self, "probability")
 
     def sample(self, draws: Draws, batch: Batch) -> Tensor:
         """Which samples become grey, (B,)."""

@@ -71,6 +71,8 @@ class EmbeddingNoise(Stateless[Noise]):
 
     def __post_init__(self) -> None:
         check_shares(self, "probability")
+        if self.scale < 0:
+            raise ValueError(f"scale is {self.scale} but must not be negative")
 
     def needs_grid(self) -> bool:
         """Channels are disturbed wherever they are."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from tilework.augment.augment import Augment, Stateless
 from tilework.augment.rand_augment import whole_bytes
 from tilework.core.batch import Batch, Stage
+from tilework.core.bounds import check_shares
 from tilework.core.rng import Draws
 
 
@@ -25,6 +26,9 @@ class Solarise(Stateless[Tensor]):
     stages: ClassVar[tuple[Stage, ...]] = ("pixels",)
     probability: float = 0.2
     threshold: int = 128
+
+    def __post_init__(self) -> None:
+        check_shares(self, "probability")
 
     def sample(self, draws: Draws, batch: Batch) -> Tensor:
         """Which samples are solarised, (B,)."""

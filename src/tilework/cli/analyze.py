@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Data, Device, Json, OptionalPath
+from tilework.cli.arguments import Data, Device, Json, OptionalLocal, OptionalPath
 from tilework.cli.output import progress_bar, show
 
 
@@ -60,7 +60,7 @@ def align(
     *,
     data: Data,
     out: Path,
-    tokenizer: OptionalPath = None,
+    tokenizer: OptionalLocal = None,
     count: int = 8,
     device: Device = "auto",
     json: Json = False,

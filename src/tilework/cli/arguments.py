@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import OmitArgPrefixes, Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
-from tilework.core.location import Location, Url, location
+from tilework.core.location import HubName, Location, PathOrHub, Url, location, path_or_hub
 
 if TYPE_CHECKING:
     from tilework import runs
+
+
+def fetched(text: str) -> Path:
+    """A path on this machine; a name on the hub is fetched."""
+    from tilework.core.hub import local
+
+    return local(path_or_hub(text))
+
 
 # a path or a URL; a plain Path would turn https:// into https:/
 Data = Annotated[
@@ -25,6 +33,29 @@ Data = Annotated[
         str_from_instance=lambda value: [str(value)],
     ),
 ]
+# a path, or a name on the hub, which is fetched; LocalOrHub stays as it is until it is needed
+Local = Annotated[
+    Path,
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH|hf://...",
+        instance_from_str=lambda words: fetched(words[0]),
+        is_instance=lambda value: isinstance(value, Path),
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
+LocalOrHub = Annotated[
+    PathOrHub,
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH|hf://...",
+        instance_from_str=lambda words: path_or_hub(words[0]),
+        is_instance=lambda value: isinstance(value, Path | HubName),
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
+OptionalLocal = Annotated[Local | None, arg(metavar="PATH|hf://...", help_behavior_hint="(optional)")]
+OptionalHub = Annotated[LocalOrHub | None, arg(metavar="PATH|hf://...", help_behavior_hint="(optional)")]
 OptionalData = Annotated[Data | None, arg(metavar="PATH|URL", help_behavior_hint="(optional)")]
 Images = Annotated[
     Positional[Path], arg(metavar="IMAGES", help="Folder with one sub-folder of images per class, or a label file.")
@@ -47,6 +78,22 @@ Classes = Annotated[
         help_behavior_hint="(optional)",
     ),
 ]
+Names = Annotated[
+    Path | None,
+    arg(
+        metavar="FILE",
+        help="File with lines CLASS,NAME: names to show instead of WordNet ids or numbers.",
+        help_behavior_hint="(optional)",
+    ),
+]
+Photographs = Annotated[
+    Path | None,
+    arg(
+        metavar="FOLDER",
+        help="Folder that the token store was made from, to show its photographs.",
+        help_behavior_hint="(optional)",
+    ),
+]
 Best = Annotated[
     bool, arg(help="Use the checkpoint with the best validation figure, not the last.", help_behavior_hint="")
 ]
@@ -61,8 +108,8 @@ DryRun = Annotated[
 class Artefacts:
     """Trained or prepared inputs that some recipes need beside their data."""
 
-    tokenizer: OptionalPath = None
-    """Directory of the tokenizer, for recipes that train a TokenAdapt or decode tokens."""
+    tokenizer: OptionalHub = None
+    """Directory of the tokenizer or hf://OWNER/NAME, for recipes that train a TokenAdapt or decode tokens."""
     adapter: OptionalPath = None
     """Directory of a trained TokenAdapt (OUT/token_adapt of its run), for recipes that augment with it."""
     maps: OptionalPath = None

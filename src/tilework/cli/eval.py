@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Best, Data, Device, Json, OptionalPath
+from tilework.cli.arguments import Best, Data, Device, Json, Local, Names, OptionalLocal, OptionalPath
 from tilework.cli.output import check_png, progress_bar, show
 
 if TYPE_CHECKING:
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Positional[Path], arg(metavar="RUN|MODEL")],
+    run: Annotated[Positional[Local], arg(metavar="RUN|MODEL")],
     /,
     data: Data,
-    tokenizer: OptionalPath = None,
+    tokenizer: OptionalLocal = None,
     best: Best = False,
     picture: OptionalPath = None,
+    names: Names = None,
     mode: Literal["whole", "slide"] = "whole",
     scales: tuple[float, ...] = (1.0,),
     flip: Annotated[bool, arg(help_behavior_hint="")] = False,
@@ -41,7 +42,7 @@ def evaluate(
       tilework eval runs/seg --data camvid/val --mode slide --scales 0.5 0.75 1 1.25 1.5 1.75 --flip
 
     Args:
-        run: Directory that 'tilework train' or 'tilework export' wrote.
+        run: Directory that 'tilework train' or 'tilework export' wrote, or hf://OWNER/NAME.
         data: Token store, image folder or label file; images with masks, for a model that segments.
         tokenizer: Directory of the tokenizer, to evaluate a model of tokens on images, if the run does not hold it.
         picture: PNG file for the confusion matrix.
@@ -54,15 +55,18 @@ def evaluate(
         out: Segmentation: directory for masks, overlays, counts by image and a page of predictions.
         pictures: Predictions on that page.
     """
+    from dataclasses import replace
+
     from tilework.core.errors import ConfigError
     from tilework.core.files import write
+    from tilework.data.class_names import shown_names
     from tilework.runs import evaluate_run
     from tilework.runs.segment import segments_pixels
 
     segments = segments_pixels(run)
     if segments:
-        if picture is not None:
-            raise ConfigError("--picture is the confusion matrix of a classifier", "give --out for predicted masks")
+        if picture is not None or names is not None:
+            raise ConfigError("--picture and --names are for classifiers", "give --out for predicted masks")
         _segment(run, data, tokenizer, (mode, scales, flip), out, pictures, device, json, best, adapter, naive)
         return
     if (mode, scales, flip, adapter, naive, out) != ("whole", (1.0,), False, None, False, None):
@@ -71,6 +75,7 @@ def evaluate(
     if picture is not None:
         check_png(picture, "--picture")
     result = evaluate_run(run, data, tokenizer, device, best)
+    result = replace(result, classes=shown_names(result.classes, names))
     summary = result.summary()
     if picture is not None:
         from tilework.report import confusion

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Data, Device, Json, OptionalPath
+from tilework.cli.arguments import Data, Device, Json, Names, OptionalLocal, Photographs
 from tilework.cli.output import show
 
 
@@ -18,7 +18,9 @@ def explain(
     data: tuple[Data, ...],
     out: Path,
     method: Literal["relevance", "gradient_attention", "rollout", "gradient"] = "relevance",
-    tokenizer: OptionalPath = None,
+    tokenizer: OptionalLocal = None,
+    images: Photographs = None,
+    names: Names = None,
     count: int = 6,
     classes: int = 2,
     device: Device = "auto",
@@ -28,7 +30,7 @@ def explain(
 
     Try:
       tilework explain runs/deit runs/lv --data photos/val --out where.png
-      tilework explain runs/token --data val.tok --tokenizer tokenizer --out where.png
+      tilework explain runs/token --data val.tok --images photos/val --out where.png
 
     Args:
         runs: Runs of classifiers, one below another in the figure.
@@ -36,11 +38,11 @@ def explain(
         out: PNG file to write.
         method: Layer-wise relevance propagation (ViT), gradient times attention (any transformer), attention rollout
             (independent of the class), or integrated gradients (captum).
-        tokenizer: Directory of the tokenizer, to draw codes as images.
+        tokenizer: Directory of the tokenizer, to draw codes as images, if no run holds it.
         count: Number of images.
         classes: Number of top predicted classes, one row each.
     """
     from tilework.analysis.explain import explain as draw
 
-    said = draw(runs, data, out, method, tokenizer, count, classes, device)
+    said = draw(runs, data, out, method, tokenizer, count, classes, device, images, names)
     show({"picture": str(out), **said}, json)

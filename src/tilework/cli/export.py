@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Best, Json, OptionalData, OptionalPath
+from tilework.cli.arguments import Best, Json, Local, OptionalData, OptionalLocal
 from tilework.cli.output import show
 
 Onnx = Annotated[bool, arg(help="Also write an ONNX graph, from raw input to logits.", help_behavior_hint="")]
@@ -16,13 +16,13 @@ Pixels = Annotated[bool, arg(help="Let the ONNX graph begin with pixels, tokeniz
 
 
 def export(
-    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    run: Annotated[Positional[Local], arg(metavar="RUN")],
     /,
     out: Path,
     onnx: Onnx = False,
     pixels: Pixels = False,
     data: OptionalData = None,
-    tokenizer: OptionalPath = None,
+    tokenizer: OptionalLocal = None,
     best: Best = False,
     json: Json = False,
 ) -> None:

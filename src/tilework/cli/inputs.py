@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from tilework.core.errors import ConfigError, InputError
-from tilework.core.location import location, what_is
+from tilework.core.location import HF, location, path_or_hub, what_is
 
 # the first word of a command, and what it must be; "data" may be a store, a folder, a label file or shards
 FIRST = {
@@ -27,7 +28,9 @@ FIRST = {
     "tokenizer train": "data",
     "compare": "data",
     "annotate": "data",
+    "report": "report",
 }
+MANY = ("report",)  # commands of several such words
 FLAGS = {
     "--data": "data",
     "--val": "data",
@@ -41,10 +44,16 @@ FLAGS = {
     "--config": "file",
     "--labels": "file",
     "--keys": "file",
+    "--names": "file",
     "--weights": "file",
 }
+FROM_HUB = ("--tokenizer", "--start", "--weights")
 KINDS = {  # what is needed, and what to do about anything else
     "run": (("a run", "a chain of runs", "an exported model"), "give a directory that 'tilework train' wrote"),
+    "report": (
+        ("a run", "a chain of runs", "an exported model", "a token store", "a table or comparison of runs"),
+        "give a directory that 'tilework train', 'tokenize', 'table', 'robustness' or 'frontier' wrote",
+    ),
     "tokenizer": (("a tokenizer",), "train one with 'tilework tokenizer train IMAGES'"),
     "adapter": (("a TokenAdapt",), "give OUT/token_adapt of a run of token_adapt_cpu"),
     "maps": (("label maps",), "make them with 'tilework annotate IMAGES --out MAPS'"),
@@ -78,15 +87,20 @@ def check_inputs(command: str, words: Sequence[str]) -> None:
     if {"-h", "--help"} & set(words):
         return
     for option, value in _values(words):
-        if option in FLAGS and "://" in value:
-            location(value)  # a URL with a password is refused before anything else is said
+        if option in FLAGS and "://" in value:  # with a password it is refused before anything else is said
+            path_or_hub(value) if option in FROM_HUB and value.startswith(HF) else location(value)
     if command in RECIPES and words and not words[0].startswith("-"):
         _check_recipe(words[0])
-    if command in FIRST and words and not words[0].startswith("-"):
-        _check(FIRST[command], words[0], "")
+    for word in _leading(words)[: None if command in MANY else 1] if command in FIRST else ():
+        _check(FIRST[command], word, "")
     for option, value in _values(words):
         if option in FLAGS:
             _check(FLAGS[option], value, option)
+
+
+def _leading(words: Sequence[str]) -> list[str]:
+    """The words before the first option."""
+    return list(takewhile(lambda word: not word.startswith("-"), words))
 
 
 def _values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -104,7 +118,7 @@ def _values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _check(kind: str, text: str, option: str) -> None:
-    if "://" in text or text == "none" or any(sign in text for sign in "*?["):
+    if "://" in text or text == "none" or text.startswith("timm:") or any(sign in text for sign in "*?["):
         return  # looked at when it is opened
     path, said = Path(text), f"{option} " if option else ""
     if not path.exists():
@@ -122,7 +136,12 @@ def _check(kind: str, text: str, option: str) -> None:
     wanted, hint = KINDS[kind]
     found = what_is(path)
     if found is not None and found not in wanted:
-        needed = {"run": "a run", "data": "data", "tokenizer": "a tokenizer"}.get(kind, wanted[0])
+        needed = {
+            "run": "a run",
+            "data": "data",
+            "tokenizer": "a tokenizer",
+            "report": "a run, a token store or a table",
+        }.get(kind, wanted[0])
         if found == "an unfinished token store":
             hint = "repeat the 'tilework tokenize' that was stopped, or run 'tilework seal'"
         raise InputError(f"{path} is {found}, not {needed}", hint)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from tilework.cli.arguments import Json, OptionalPath, StorePath
+from tilework.cli.arguments import Json, Names, OptionalLocal, OptionalPath, Photographs, StorePath
 from tilework.cli.output import check_png, show
 
 if TYPE_CHECKING:
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 def inspect(
     store: StorePath,
     /,
-    tokenizer: OptionalPath = None,
+    tokenizer: OptionalLocal = None,
     picture: OptionalPath = None,
+    images: Photographs = None,
+    names: Names = None,
     name: Annotated[str, arg(name="class", metavar="NAME", help_behavior_hint="(optional)")] = "",
     count: int = 10,
     json: Json = False,
@@ -33,6 +35,7 @@ def inspect(
       tilework inspect train.tok
       tilework inspect https://host/train.tok
       tilework inspect train.tok --tokenizer tokenizer --picture samples.png
+      tilework inspect train.tok --picture samples.png --images photos/train --names words.txt
 
     Args:
         tokenizer: Directory of the tokenizer, to decode the samples of --picture, if it does not lie near the store;
@@ -41,72 +44,44 @@ def inspect(
         name: Class whose images --picture shows; by default images of many classes.
         count: Number of images in --picture.
     """
-    import numpy as np
-
-    from tilework.core.location import Url
+    from tilework.core.errors import ConfigError
     from tilework.store import Store
+    from tilework.store.describe import Description
 
     if picture is not None:
         check_png(picture, "--picture")
     tokens = Store(store)
-    counted = {} if isinstance(store, Url) else _count(tokens)
-    sizes, balance = tokens.sizes, np.bincount(tokens.column("label"), minlength=len(tokens.classes))
-    manifest = tokens.manifest
-    values = {
-        "store": str(store),
-        "images": len(tokens),
-        "grid": list(tokens.grid),
-        "codes": tokens.vocabulary,
-        "tokenizer_codes": manifest.tokenizer_codes,
-        "views": tokens.views,
-        "columns": {column.name: column.kind for column in manifest.columns},
-        "codec": manifest.codec,
-        "bytes": sum(sizes.values()),
-        "bytes_per_image": sum(sizes.values()) / len(tokens),
-        "parts": sizes,
-        "column_bytes_per_image": {
-            column.name: tokens.column_bytes(column.name) / len(tokens) for column in manifest.columns
-        },
-        **counted,
-        "classes": len(tokens.classes),
-        "images_per_class": {n: int(c) for n, c in zip(tokens.classes, balance, strict=True)},
-        "tokenizer": manifest.tokenizer,
-        "preprocessing": manifest.preprocessing,
-        "licence": manifest.licence or "not stated",
-        "software": manifest.software,
-    }
-    if "mask" in (column.name for column in manifest.columns) and balance[0] == len(tokens):
+    if (images or names) and picture is None:
+        raise ConfigError("--images and --names are about the pictures", "add --picture FILE.png")
+    about = Description(tokens)
+    values = about.values()
+    if about.has_masks and about.balance[0] == len(tokens):
         values.pop("images_per_class")  # its classes are those of pixels
     elif not json and len(tokens.classes) > 20:
-        values["images_per_class"] = {"smallest": int(balance.min()), "largest": int(balance.max())}
+        values["images_per_class"] = {"smallest": int(about.balance.min()), "largest": int(about.balance.max())}
     if picture is not None:
-        _draw(tokens, tokenizer, picture, name, count)
+        _draw(tokens, tokenizer, picture, name, count, images, names)
         values["picture"] = str(picture)
     show(values, json)
 
 
-def _count(tokens: Store) -> dict[str, float]:
-    """Code statistics, which need all shards."""
-    import numpy as np
-
-    counts = tokens.histogram()
-    p = counts[counts > 0] / counts.sum()
-    bits = float(-(p * np.log2(p)).sum())
-    return {
-        "codes_used": int((counts > 0).sum()),
-        "entropy_bits_per_token": bits,
-        "entropy_bytes_per_image": bits * tokens.manifest.length / 8,
-    }
-
-
-def _draw(tokens: Store, tokenizer: Path | None, picture: Path, name: str, count: int) -> None:
+def _draw(
+    tokens: Store,
+    tokenizer: Path | None,
+    picture: Path,
+    name: str,
+    count: int,
+    images: Path | None,
+    names: Path | None,
+) -> None:
     import numpy as np
 
     from tilework.core.errors import ConfigError, InputError
     from tilework.core.files import write
     from tilework.core.registry import nearest
+    from tilework.data.class_names import shown_names
     from tilework.report import captioned_pictures, rows_of_pictures
-    from tilework.runs.pictures import stored_pictures
+    from tilework.runs.pictures import beside, check_images, stored_samples
     from tilework.tokenizers import load_tokenizer
 
     if count < 1:
@@ -120,12 +95,17 @@ def _draw(tokens: Store, tokenizer: Path | None, picture: Path, name: str, count
     if not len(wanted):
         raise InputError(f"{tokens.path} has no image of class '{name}'", "choose another --class")
     shown = wanted[np.linspace(0, len(wanted) - 1, min(count, len(wanted))).astype(np.int64)]
-    pictures = stored_pictures(tokens, shown * tokens.views, tokenizer)
+    shown_as = shown_names(tokens.classes, names)
+    if images is not None:
+        check_images(tokens, images)
+    samples = stored_samples(tokens, shown * tokens.views, tokenizer, images)
     if "mask" in (column.name for column in tokens.manifest.columns):
-        write(picture, rows_of_pictures(_masks(tokens, shown, pictures)))
+        write(picture, rows_of_pictures(_masks(tokens, shown, [one.codes for one in samples if one.codes is not None])))
         return
-    keys, names = tokens.column("key"), [[tokens.classes[label]] for label in labels[shown].tolist()]
-    write(picture, captioned_pictures(pictures, [keys[i] for i in shown.tolist()], names, [None] * len(shown)))
+    lines = [[shown_as[label]] for label in labels[shown].tolist()]
+    title = "from codes" if images is None else "left: photograph, right: from its codes"
+    pictures = [beside(one.pictures) for one in samples]
+    write(picture, captioned_pictures(pictures, [one.key for one in samples], lines, [None] * len(shown), title))
 
 
 def _masks(tokens: Store, shown: np.ndarray, pictures: list[np.ndarray]) -> dict[str, np.ndarray]:

@@ -46,11 +46,14 @@ COMMANDS = {
     "predict": "predict.predict",
     "eval": "eval.evaluate",
     "robustness": "robustness.robustness",
+    "report": "report.report",
     "probe": "probe.probe",
     "analyze augment": "analyze.augment",
     "analyze align": "analyze.align",
     "analyze stems": "analyze.stems",
     "analyze tokenizers": "analyze.tokenizers",
+    "push": "hub.push",
+    "pull": "hub.pull",
     "doctor": "doctor.doctor",
 }
 
@@ -119,7 +122,8 @@ def _check_output(words: list[str]) -> None:
     for flag, value in zip(words, [*words[1:], ""], strict=False):
         given = value if flag in ("--out", "--picture") else flag.partition("=")[2] if flag.startswith("--out=") else ""
         if "://" in given:
-            raise ConfigError(f"{flag.partition('=')[0]} cannot be a URL", "write to a local path, then copy it")
+            hint = "write to a local path, then " + ("'tilework push' it" if given.startswith("hf://") else "copy it")
+            raise ConfigError(f"{flag.partition('=')[0]} cannot be a URL", hint)
 
 
 def _command(args: list[str]) -> tuple[str, list[str]]:

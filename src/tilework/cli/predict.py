@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Best, Data, Device, Json, OptionalPath
+from tilework.cli.arguments import Best, Data, Device, Json, Local, Names, OptionalLocal, OptionalPath
 
 if TYPE_CHECKING:
     from tilework.runs import Prediction, Trained
@@ -16,7 +16,7 @@ SHEET = 60  # pictures on a contact sheet
 
 
 def predict(
-    run: Annotated[Positional[Path], arg(metavar="RUN|MODEL")],
+    run: Annotated[Positional[Local], arg(metavar="RUN|MODEL")],
     photographs: Annotated[Positional[tuple[Data, ...]], arg(metavar="PHOTO|FOLDER|STORE ...")],
     /,
     *,
@@ -24,7 +24,8 @@ def predict(
     format: Literal["table", "csv", "json"] = "table",
     out: OptionalPath = None,
     picture: OptionalPath = None,
-    tokenizer: OptionalPath = None,
+    tokenizer: OptionalLocal = None,
+    names: Names = None,
     best: Best = False,
     device: Device = "auto",
     json: Json = False,
@@ -40,7 +41,7 @@ def predict(
       tilework predict runs/seg photos --out masks
 
     Args:
-        run: Directory that 'tilework train' or 'tilework export' wrote.
+        run: Directory that 'tilework train' or 'tilework export' wrote, or hf://OWNER/NAME.
         photographs: Image files, folders (everything below them), or one token store.
         top: Number of classes to show for each image.
         format: Aligned columns, CSV or JSON.
@@ -51,6 +52,7 @@ def predict(
     from tilework.cli.output import check_png
     from tilework.core.errors import OutputError
     from tilework.core.files import write
+    from tilework.data.class_names import shown_names
     from tilework.runs import open_model
     from tilework.runs import predict as answer
     from tilework.runs.segment import segments_pixels
@@ -63,7 +65,8 @@ def predict(
     if out is not None and out.is_dir():
         raise OutputError(f"{out} is a directory", "give --out a file name")
     model = open_model(run, best)
-    found = answer(model, photographs, top, device, tokenizer)
+    shown = dict(zip(model.spec.classes, shown_names(model.spec.classes, names), strict=True))
+    found = [one.named(shown) for one in answer(model, photographs, top, device, tokenizer)]
     text = {"table": _table, "csv": _csv, "json": _json}["json" if json else format](found)
     if out is None:
         print(text, end="")

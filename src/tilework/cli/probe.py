@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Data, Device, Json
+from tilework.cli.arguments import Data, Device, Json, Local
 from tilework.cli.output import show
 
 
 def probe(
-    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    run: Annotated[Positional[Local], arg(metavar="RUN")],
     /,
     *,
     data: Data,

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Device, DryRun, Json, OptionalPath
+from tilework.cli.arguments import Device, DryRun, Json, OptionalLocal, OptionalPath
 from tilework.cli.output import show
 from tilework.core.errors import ConfigError
 
@@ -22,7 +22,7 @@ def robustness(
     *,
     data: Path,
     out: Path,
-    tokenizer: OptionalPath = None,
+    tokenizer: OptionalLocal = None,
     corruptions: Names = (),
     severities: tuple[int, ...] = (1, 2, 3, 4, 5),
     proxies: Names = (),

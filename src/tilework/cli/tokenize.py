@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Classes, Device, DryRun, Json, OptionalData, OptionalPath
+from tilework.cli.arguments import Classes, Device, DryRun, Json, OptionalData, OptionalLocal, OptionalPath
 from tilework.cli.output import progress_bar, show
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def tokenize(
     /,
     *,
     out: Path,
-    tokenizer: OptionalPath = None,
+    tokenizer: OptionalLocal = None,
     like: OptionalData = None,
     labels: OptionalPath = None,
     classes: Classes = None,
@@ -66,7 +66,8 @@ def tokenize(
         images: Folder with one sub-folder of images per class, or a label file; or tar (WebDataset) or Parquet files:
             one, a folder of them, or a quoted pattern; with --masks a folder of images and masks, or a CSV of pairs.
         out: Store to write.
-        tokenizer: Directory of a trained tokenizer; box: the one that comes with Tilework, with codes of its own.
+        tokenizer: Directory of a trained tokenizer, or hf://OWNER/NAME; box: the one that comes with Tilework, with
+            codes of its own.
         like: Store whose class numbers and set of used codes to take over, for validation and transfer sets.
         labels: Label file (CSV, TSV or lines 'PATH LABEL') instead of one sub-folder per class.
         frame: cover: the centre of the image, short side resized; squash: the whole image, aspect not kept (SeiT).

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Device, DryRun, Images, Json, OptionalPath, Settings
+from tilework.cli.arguments import Device, DryRun, Images, Json, Local, OptionalHub, OptionalPath, Settings
 from tilework.cli.output import show
 
 
@@ -61,7 +61,7 @@ def train_tokenizer(
 
 
 def import_tokenizer(
-    checkpoint: Annotated[Positional[Path], arg(metavar="CHECKPOINT")],
+    checkpoint: Annotated[Positional[Local], arg(metavar="CHECKPOINT")],
     settings: Settings = (),
     /,
     *,
@@ -77,8 +77,8 @@ def import_tokenizer(
       tilework tokenizer import fsq.pt levels=[8,8,8,6,5] --out fsq
 
     Args:
-        checkpoint: Weights of VQGAN, ViT-VQGAN, LlamaGen, IBQ, Open-MAGVIT2, MaskGIT-VQ, TiTok, VAR, FSQ or VQ-VAE. No
-            code in the file is executed.
+        checkpoint: Weights of VQGAN, ViT-VQGAN, LlamaGen, IBQ, Open-MAGVIT2, MaskGIT-VQ, TiTok, VAR, FSQ or VQ-VAE: a
+            file, or hf://OWNER/NAME/FILE (safetensors only). No code in the file is executed.
         settings: Settings that tensor shapes do not determine, as key=value, if they differ from the published model.
         out: Directory for the tokenizer.
         size: Input height and width in pixels; by default the model's training size.
@@ -149,7 +149,7 @@ def make_teacher(
     *,
     out: Path,
     teacher: str = "efficientnet_lite0",
-    weights: OptionalPath = None,
+    weights: OptionalHub = None,
     size: Annotated[tuple[int, int], arg(metavar="H W")] = (224, 224),
     limit: int = 1000,
     device: Device = "auto",
@@ -171,14 +171,16 @@ def make_teacher(
         settings: Of the tokenizer, as key=value: codes, code_dim, depth (codes of a position), pool (positions on a
             side that become one), stage (of the network's maps, fine to coarse), diffusion, quantiser=fsq with levels.
         out: Directory for the tokenizer.
-        teacher: efficientnet_lite0 (from its Python package), timm:NAME with --weights, or a run on pixels.
-        weights: File of the weights of a timm: network.
+        teacher: efficientnet_lite0 (from its Python package), timm:NAME with --weights, timm:NAME.WEIGHTS as on the
+            hub, or a run or exported model on pixels, in a directory or as hf://OWNER/NAME.
+        weights: File of the weights of a timm: network, or hf://OWNER/NAME/FILE.
         size: Input height and width in pixels; networks of convolutions take other multiples of the patch as well.
         limit: Number of images to fit codes to, spread evenly over the folder.
     """
     from tilework.core.config import resolve
     from tilework.core.distributed import pick_device
     from tilework.core.errors import ConfigError, OutputError
+    from tilework.core.hub import exactly
     from tilework.data import ImageFolder
     from tilework.runs.teacher import open_teacher
     from tilework.tokenizers import TeacherCodesConfig, save_tokenizer
@@ -193,7 +195,7 @@ def make_teacher(
     tokenizer, config = open_teacher(teacher, weights, config)
     fit(tokenizer, some_pixels(folder, limit, config.size), pick_device(device))
     seen = f"codes of {min(limit, len(folder))} images of {images.name}"
-    save_tokenizer(out, tokenizer.cpu(), config, config.size, f"feature map of {teacher}, frozen; {seen}")
+    save_tokenizer(out, tokenizer.cpu(), config, config.size, f"feature map of {exactly(teacher)}, frozen; {seen}")
     values = {"tokenizer": str(out), "grid": list(tokenizer.grid(config.size)), "codes": config.codes,
               "code_dim": config.code_dim, "codes_per_position": config.depth}  # fmt: skip
     show(values, json)

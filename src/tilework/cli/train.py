@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import NONE, Classes, Data, Device, DryRun, Given, Json, OptionalPath, Settings
+from tilework.cli.arguments import NONE, Classes, Data, Device, DryRun, Given, Json, OptionalHub, OptionalPath, Settings
 from tilework.cli.output import show
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def train(
     data: tuple[Data, ...],
     val: Annotated[tuple[Data, ...], arg(help_behavior_hint="(optional)")] = (),
     out: Path,
-    start: OptionalPath = None,
+    start: OptionalHub = None,
     artefacts: Given = NONE,
     config: OptionalPath = None,
     small: Annotated[bool, arg(help_behavior_hint="")] = False,
@@ -47,6 +47,7 @@ def train(
       tilework train demo_token --data train.tok --val val.tok --out runs/token
       tilework train demo_token fit.steps=2000 model.width=192 --data train.tok --val val.tok --out runs/wide
       tilework train seit_tokens_cpu --start runs/token --data flowers.tok --val flowers-val.tok --out runs/flowers
+      tilework train seit_pixels_cpu --start hf://owner/name --data photos/train --val photos/val --out runs/tuned
       tilework train seit_to_pixels_cpu --data train.tok photos/train --val none photos/val --out runs/chain
       tilework train seit_vit_b augment.cutmix.probability=0.5 --small --data train.tok --val val.tok --out runs/half
       tilework train seit_to_pixels_cpu links.pretrain.run.fit.steps=600 --data train.tok photos/train --out runs/short
@@ -60,7 +61,8 @@ def train(
         data: Token store (path or URL) or image folder to train on; for a chain one per run of the chain.
         val: Token store or image folder to evaluate on; for a chain one per run, 'none' for no evaluation.
         out: Directory for settings, log, checkpoints and results.
-        start: Run or checkpoint file to initialise weights from (timm's ViT and DeiT too).
+        start: Run, exported model or checkpoint file to initialise weights from (timm's ViT and DeiT too), or on the
+            hub: hf://OWNER/NAME[@REVISION][/FILE], timm:NAME.WEIGHTS. The run keeps commit and SHA-256.
         config: YAML file that overrides settings of the recipe.
         find_lr: Do not train: raise the learning rate over 100 steps and suggest one (range test; Smith, 2017).
         tensorboard: Write the log for TensorBoard too, into OUT/tensorboard.

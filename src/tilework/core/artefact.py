@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
+
+from tilework.core.location import PathOrHub
 
 C = TypeVar("C")
 KEY = "artefact"
@@ -43,13 +44,13 @@ def given(config: Any, kind: str) -> str:
     return next((path for known, path in _fields(config) if known == kind and path), "")
 
 
-def give(config: C, paths: Mapping[str, Path]) -> C:
+def give(config: C, paths: Mapping[str, PathOrHub]) -> C:
     """The same configuration with directories by kind where its parts declare them."""
     equipped: C = _given(config, paths) if paths else config
     return equipped
 
 
-def _given(config: Any, paths: Mapping[str, Path]) -> Any:
+def _given(config: Any, paths: Mapping[str, PathOrHub]) -> Any:
     if isinstance(config, tuple):
         items = tuple(_given(item, paths) for item in config)
         return config if all(new is old for new, old in zip(items, config, strict=True)) else items

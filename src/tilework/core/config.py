@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -141,9 +142,13 @@ def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
         return Path(value)
     if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
-            return float(value)  # YAML reads 5e-4 as a word
+            number = float(value)  # YAML reads 5e-4 as a word
         except (ValueError, OverflowError):
-            pass
+            number = None
+        if number is not None and not isfinite(number):
+            raise ConfigError(f"invalid settings: {where} is {number}", "it must be a finite number")
+        if number is not None:
+            return number
     if kind is int and isinstance(value, int) and not isinstance(value, bool):
         return value
     if kind in (bool, str) and isinstance(value, kind):

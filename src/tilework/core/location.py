@@ -1,4 +1,4 @@
-"""Locations of data: a local path or a URL."""
+"""Locations: a local path, a URL of data, or a name on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ KINDS = {  # what a directory is, by a file that it has
     "settings.json": "a table or comparison of runs",
     "plan.json": "an unfinished token store",
 }
+HF, HUB_KINDS = "hf://", ("datasets", "models", "spaces", "kernels", "buckets")
+HUB = re.compile(
+    r"hf://(?:(?P<kind>datasets|models)/(?=[^/@]+/))?(?P<repo>[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95})"
+    r"(?:@(?P<revision>refs/pr/[0-9]+|[A-Za-z0-9_][\w.-]{0,95}))?(?:/(?P<file>.{1,500}))?",
+    re.ASCII,
+)
+COMMIT = re.compile(r"[0-9a-f]{40}")
 HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 
@@ -50,19 +57,93 @@ class Url(str):
         return self.partition("://")[0].lower()
 
 
+class HubName(str):
+    """Files on the Hugging Face Hub: hf://[datasets/]OWNER/NAME[@REVISION][/FILE]."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> HubName:
+        """Refuses anything else, and paths that lead elsewhere. The text itself is not shown: it may be a secret."""
+        found = HUB.fullmatch(text)
+        if found is None or found["repo"].split("/")[0] in HUB_KINDS or re.search(r"\.\.|--|\.git(/|$)", found["repo"]):
+            raise InputError("this is no name on the Hugging Face Hub", "give hf://OWNER/NAME[@REVISION][/FILE]")
+        if re.search(r"[\\\x00-\x1f\x7f-\x9f]|^/|//|(^|/)\.\.?(/|$)|/$", found["file"] or ""):
+            raise InputError(f"hf://{found['repo']} has an invalid file name", "give hf://OWNER/NAME[@REVISION][/FILE]")
+        return super().__new__(cls, text)
+
+    def _part(self, name: str) -> str:
+        found = HUB.fullmatch(self)
+        assert found is not None
+        return found[name] or ""
+
+    @property
+    def kind(self) -> str:
+        """Of repository: 'model' or 'dataset'; empty where the name does not say it."""
+        return self._part("kind").removesuffix("s")
+
+    @property
+    def repo(self) -> str:
+        """OWNER/NAME."""
+        return self._part("repo")
+
+    @property
+    def revision(self) -> str:
+        """Branch, tag or commit; empty for the newest."""
+        return self._part("revision")
+
+    @property
+    def file(self) -> str:
+        """File or folder in the repository; empty for all of it."""
+        return self._part("file")
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it names a commit, which never changes."""
+        return bool(COMMIT.fullmatch(self.revision))
+
+    def at(self, revision: str, kind: str = "") -> HubName:
+        """The same at a revision."""
+        kind = kind or self.kind
+        prefix = "datasets/" if kind == "dataset" else ""
+        return HubName(f"hf://{prefix}{self.repo}@{revision}" + (f"/{self.file}" if self.file else ""))
+
+
+def hub_name(text: str) -> HubName | None:
+    """A name on the hub if the text is one: hf://..., or timm:MODEL.WEIGHTS, which lie under hf://timm."""
+    if text.startswith(HF):
+        return HubName(text)
+    if text.startswith("timm:"):
+        if "." not in text:
+            hint = f"add the name of its weights as on huggingface.co/timm, such as {text}.a1_in1k"
+            raise InputError(f"{text} names no weights", hint)
+        return HubName(f"hf://timm/{text.removeprefix('timm:')}")
+    return None
+
+
 Location = Path | Url
+PathOrHub = Path | HubName
 
 
 def location(given: Path | str) -> Location:
     """A Url if the text contains ://, else a path."""
     text = str(given)
     if isinstance(given, Path):
-        if text.startswith(tuple(f"{scheme}:/" for scheme in SCHEMES)):  # a Path has lost one of the two /
+        if text.startswith(tuple(f"{scheme}:/" for scheme in (*SCHEMES, "hf"))):  # a Path has lost one of the two /
             raise InputError(
                 f"'{text}' is neither a path nor a URL", "pass a URL as str: Path drops one of its slashes"
             )
         return given
+    if text.startswith(HF):
+        what = f"{HubName(text)} is not read in place"
+        raise InputError(what, f"fetch it with 'tilework pull {text} --out DIRECTORY'")
     return Url(text) if "://" in text else Path(text)
+
+
+def path_or_hub(given: Path | str) -> PathOrHub:
+    """A name on the hub, or a path."""
+    if isinstance(given, Path | HubName):
+        return given
+    return hub_name(given) or Path(given)
 
 
 def is_store(given: Location) -> bool:

@@ -31,6 +31,7 @@ from tilework.store.columns import ColumnEntry, RecordColumn, pack_column, unpac
 from tilework.store.label_maps import VERSION, check_version, decode_maps, other_version
 
 COLUMN, MAPS = "label_map", "maps.json"
+CARD = f"{COLUMN}_card"  # column of a store: what the maps are, once
 FORMAT = "tilework label maps"
 MALFORMED = (ValueError, KeyError, TypeError, IndexError, RecursionError, ConfigError)  # what nonsense raises
 
@@ -87,7 +88,7 @@ class LabelMaps:
         if not isinstance(records, RecordColumn):
             raise DamageError(f"the label maps of {store.path} are no records", "restore it")
         try:
-            card = decode(MapsCard, json.loads(store.column(f"{COLUMN}_card")[0]))
+            card = decode(MapsCard, json.loads(store.column(CARD)[0]))
         except MALFORMED as error:
             raise DamageError(f"the label maps of {store.path} are malformed", f"({error})") from error
         check_version(records[0])

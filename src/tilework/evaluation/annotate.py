@@ -20,7 +20,7 @@ from tilework.core.batch import Batch, Target
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.memory import keep_freed_memory
 from tilework.core.rng import Draws
-from tilework.data.images import ImageFolder, attempt, decode_image
+from tilework.data.images import Broken, ImageFolder, attempt, decode_image
 from tilework.models import Model
 from tilework.store.label_maps import encode_map
 
@@ -74,8 +74,8 @@ def annotate(
     device: torch.device,
     batch: int = 0,
     progress: Callable[[int], None] = lambda done: None,
-) -> Iterator[list[bytes]]:
-    """Records of all images in their order, batch by batch; an image that cannot be read ends it.
+) -> Iterator[list[bytes | Broken]]:
+    """Records of all images in their order, batch by batch; of one that cannot be read the reason.
 
     batch: 0 for 16 on a GPU, and elsewhere for small tensors whose memory is used again.
     """
@@ -88,12 +88,16 @@ def annotate(
         for start in range(0, len(folder), batch):
             paths = folder.paths[start : start + batch]
             found = list(pool.map(lambda path: attempt(path, lambda: decode_image(path, size)), paths))
-            for path, image in zip(paths, found, strict=True):
-                if isinstance(image, str):
-                    raise InputError(f"{path} cannot be read", f"remove it ({image})")
-            pixels = torch.from_numpy(np.stack(found)).to(device)
-            ids, scores = (part.cpu().numpy() for part in annotator.scores(pixels))
-            yield list(map(encode_map, ids, scores))
+            good = [image for image in found if not isinstance(image, str)]
+            records: Iterator[bytes] = iter(())
+            if good:
+                pixels = torch.from_numpy(np.stack(good)).to(device)
+                ids, scores = (part.cpu().numpy() for part in annotator.scores(pixels))
+                records = map(encode_map, ids, scores)
+            yield [
+                Broken(folder.key(start + i), image) if isinstance(image, str) else next(records)
+                for i, image in enumerate(found)
+            ]
             progress(min(len(folder), start + batch))
 
 

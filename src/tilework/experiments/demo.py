@@ -20,7 +20,9 @@ from tilework.data import ImageFolder, ImageSource, epoch_order
 from tilework.data.photographs import write_photographs
 from tilework.evaluation import Classification, classify
 from tilework.recipes import run_of
-from tilework.report import Page, code_pictures, confusion, curves, predictions, rows_of_pictures, trade
+from tilework.report import Card, Page, code_pictures, rows_of_pictures
+from tilework.report.figures import BLUE, ORANGE, draw_trade
+from tilework.report.plots import line_plot
 from tilework.runs import Run, train
 from tilework.runs.build import open_source
 from tilework.runs.directory import QUARANTINE
@@ -207,10 +209,23 @@ class Demo:
                 f"see {self.out / 'tokenizer.run' / QUARANTINE}."
             )
         points = {"pixels": (jpeg["bytes_per_image"], results["pixel"]["accuracy"])}
-        page.picture(trade({"tokens": (token["bytes_per_image"], token["accuracy"]), **points}), "Accuracy by storage.")
+        drawn = draw_trade({"tokens": (token["bytes_per_image"], token["accuracy"]), **points})
+        page.plots([(drawn, "Accuracy by storage.")])
         page.heading("Training")
         logs = {f"from {name}s": _read_log(self.out / name / "log.jsonl") for name in ("token", "pixel")}
-        page.picture(curves(logs), "Both runs see the same images for the same number of steps.")
+        loss = {name: [(line["step"], line["loss"]) for line in log if "loss" in line] for name, log in logs.items()}
+        top1 = {
+            n: [(line["step"], 100 * line["val_top1"]) for line in log if "val_top1" in line] for n, log in logs.items()
+        }
+        colours = {"from tokens": ORANGE, "from pixels": BLUE}  # as in the plot above
+        page.plots(
+            [
+                (line_plot(loss, "step", "training loss", colours=colours), "Training loss."),
+                (line_plot(top1, "step", "validation accuracy (%)", colours=colours), "Accuracy on validation images."),
+            ]
+        )
+        page.legend(colours)
+        page.text("Both runs see the same images for the same number of steps.")
         page.heading("Reconstruction from tokens")
         page.text(
             f"Each image is {store.grid[0]}x{store.grid[1]} codes out of {store.vocabulary} "
@@ -218,28 +233,35 @@ class Demo:
             f"{results['tokenizer']['psnr']:.1f} dB PSNR."
         )
         shown, pictures = self._pictures(store, val)
-        write(self.out / "reconstructions.png", pictures)
-        page.picture(
-            pictures, "Validation images, their codes (coloured by code vector), and the images decoded from the codes."
+        write(self.out / "reconstructions.png", rows_of_pictures(pictures))
+        names = [val.classes[int(tokens.labels[i])] for i in shown]
+        page.cards(
+            [
+                Card([_bytes(part) for part in parts], name)
+                for name, *parts in zip(names, *pictures.values(), strict=False)
+            ]
         )
+        page.text("Validation image, its codes (coloured by code vector), and the image decoded from the codes.")
         page.heading("Predictions on validation images")
         said = {
             name: [(c.classes[k], float(p[k])) for k, p in ((int(c.predicted[i]), c.probabilities[i]) for i in shown)]
             for name, c in (("tokens", tokens), ("pixels", pixels))
         }
         images = val.batch(shown).x.permute(0, 2, 3, 1).numpy()
-        page.picture(
-            predictions(images, [val.classes[int(tokens.labels[i])] for i in shown], said),
-            "✓ green: correct; ✗ red: wrong.",
+        page.cards(
+            [
+                Card([images[i]], name, [(f"{m}: {a[i][0]} {a[i][1]:.0%}", a[i][0] == name) for m, a in said.items()])
+                for i, name in enumerate(names)
+            ]
         )
-        page.heading("Confusion")
-        matrices = {"from tokens": tokens.confusion, "from pixels": pixels.confusion}
-        page.picture(confusion(matrices, val.classes), "Rows: true classes; columns: predictions.")
+        for name, one in (("from tokens", tokens), ("from pixels", pixels)):
+            page.heading(f"Confusion {name}")
+            page.confusion(one.confusion, val.classes)
         page.text(f"{results['software']}, {results['seconds']:.0f} s in all.")
         return page.html()
 
-    def _pictures(self, store: Store, val: ImageSource) -> tuple[np.ndarray, bytes]:
-        """Indices of images to show, spread over the classes, and a figure of originals, codes and reconstructions."""
+    def _pictures(self, store: Store, val: ImageSource) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Indices of images to show, spread over the classes, and originals, codes and reconstructions."""
         order = epoch_order(0, 0, len(val))
         _, first = np.unique(val.folder.labels[order], return_index=True)
         rest = np.setdiff1d(np.arange(len(order)), first)
@@ -252,7 +274,12 @@ class Demo:
             "codes": code_pictures(ids, store.codebook.vectors),
             "decoded": tokenizer.decode(torch.from_numpy(tokens.used[ids])).permute(0, 2, 3, 1).numpy(),
         }
-        return shown, rows_of_pictures(rows)
+        return shown, rows
+
+
+def _bytes(picture: np.ndarray) -> np.ndarray:
+    """A picture in 0..255, whether it was that or in [0, 1]."""
+    return picture if picture.dtype == np.uint8 else (255 * picture.clip(0, 1)).round().astype(np.uint8)
 
 
 def within_noise(one: float, other: float, count: int) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tilework.core.config import Plain, resolve
 from tilework.core.errors import ConfigError
 from tilework.core.files import make_directory, write, write_json
-from tilework.core.location import Location, location
+from tilework.core.location import Location, PathOrHub, location
 from tilework.experiments.runner import (
     Outcome,
     Trial,
@@ -165,7 +165,7 @@ class Table:
         data = row.data or self.data
         return float(sum(plan(run, data, None, self.device, start)["estimated_minutes"] for run in runs))
 
-    def _inputs(self) -> dict[str, Location | None]:
+    def _inputs(self) -> dict[str, Location | PathOrHub | None]:
         known = self.artefacts
         return {
             "data": self.data,

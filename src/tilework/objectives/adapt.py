@@ -51,7 +51,7 @@ class AdaptConfig(ObjectiveConfig):
         """The tokenizer's code dimension and size of images."""
         if not self.tokenizer or not isinstance(model, TokenAdaptModelConfig):
             return model, size
-        tokenizer, card = load_tokenizer(Path(self.tokenizer))
+        tokenizer, card = load_tokenizer(self.tokenizer)
         return replace(model, code_dim=tokenizer.codebook.shape[1]), card.size
 
     def build(self, model: nn.Module, codebook: Codebook | None = None) -> Adapt:
@@ -60,7 +60,7 @@ class AdaptConfig(ObjectiveConfig):
             raise ConfigError(f"a {type(model).__name__} is no TokenAdapt", "set model to 'token_adapt'")
         if not self.tokenizer:
             raise ConfigError("objective 'adapt' needs a tokenizer", "add --tokenizer TOKENIZER")
-        return Adapt(model, self, *load_tokenizer(Path(self.tokenizer)))
+        return Adapt(model, self, *load_tokenizer(self.tokenizer))
 
 
 class Adapt(Objective):

@@ -11,7 +11,6 @@ B batch | H, W pixels | h, w code grid | C code dim | D channels of the teacher 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -56,7 +55,7 @@ class DistilConfig(ReconstructConfig):
         super().build(model, codebook)  # refuses what has nothing to train
         assert isinstance(model, Tokenizer)
         model.check_grid()
-        teacher, _ = load_tokenizer(Path(self.teacher))
+        teacher, _ = load_tokenizer(self.teacher)
         if not isinstance(teacher, TeacherCodes):
             what = f"{self.teacher} is a {type(teacher).__name__}, without a teacher's map"
             raise ConfigError(what, "make one with 'tilework tokenizer teacher'")

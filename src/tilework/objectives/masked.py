@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
 from statistics import NormalDist
 from typing import ClassVar, Literal
 
@@ -114,7 +113,7 @@ class Masked(Objective):
             config.dropout,
         )
         grid = (model.grid[0] * self.patch, model.grid[1] * self.patch)
-        self._tokenizer = _with_decoder(Path(config.tokenizer), codebook, grid) if config.tokenizer else None
+        self._tokenizer = _with_decoder(config.tokenizer, codebook, grid) if config.tokenizer else None
 
     def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Mean loss over hidden codes, with one mask ratio for the batch."""
@@ -235,7 +234,7 @@ def _visible_patch(model: Model, code_dim: int) -> tuple[int, int]:
     raise ConfigError("the model cannot be asked about single patches of codes", "set model.stem to 'token_patch'")
 
 
-def _with_decoder(path: Path, codebook: Codebook, grid: tuple[int, int]) -> tuple[Tokenizer, Tensor]:
+def _with_decoder(path: str, codebook: Codebook, grid: tuple[int, int]) -> tuple[Tokenizer, Tensor]:
     """A tokenizer that can decode a grid, and its number of each code of the data, (K,)."""
     tokenizer, numbers = decoder_of(path, codebook)
     try:

@@ -161,43 +161,22 @@ def code_pictures(ids: np.ndarray, codebook: np.ndarray) -> np.ndarray:
     return ((shade - low) / np.maximum(high - low, 1e-9))[ids]
 
 
-def predictions(
-    pictures: np.ndarray, truth: Sequence[str], guesses: Mapping[str, Sequence[tuple[str, float]]]
-) -> bytes:
-    """Images with the prediction of each model, green if correct. guesses: by model, (class, probability) per image."""
-    columns = 6
-    rows = -(-len(pictures) // columns)
-    layout = ConstrainedLayoutEngine(hspace=0.02 + 0.06 * len(guesses))  # room for the lines below each picture
-    figure = Figure(figsize=(1.75 * columns, (1.95 + 0.2 * len(guesses)) * rows), layout=layout)
-    cells = figure.subplots(rows, columns, squeeze=False).ravel()
-    for cell in cells:
-        cell.axis("off")
-    for i, (cell, picture) in enumerate(zip(cells, pictures, strict=False)):
-        cell.imshow(picture)
-        cell.set_title(_shorten(truth[i]), fontsize=9, color=GREY)
-        for line, (model, said) in enumerate(guesses.items()):
-            name, probability = said[i]
-            cell.text(
-                0.5,
-                -0.04 - 0.13 * line,
-                f"{'✓' if name == truth[i] else '✗'} {model}: {_shorten(name)} {probability:.0%}",
-                color=GREEN if name == truth[i] else RED,
-                fontsize=8,
-                ha="center",
-                va="top",
-                transform=cell.transAxes,
-            )
-    return _png(figure)
-
-
 def captioned_pictures(
-    pictures: Sequence[np.ndarray], titles: Sequence[str], lines: Sequence[Sequence[str]], right: Sequence[bool | None]
+    pictures: Sequence[np.ndarray],
+    titles: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    right: Sequence[bool | None],
+    heading: str = "",
 ) -> bytes:
     """A contact sheet. pictures: (H, W, 3) each; lines: below each; right: green, red, or grey where it is unknown."""
-    columns = min(6, len(pictures))
+    wide = max((picture.shape[1] / picture.shape[0] for picture in pictures), default=1)
+    columns = min(3 if wide > 1.5 else 6, len(pictures))
     rows, below = -(-len(pictures) // columns), max(map(len, lines), default=0)
     layout = ConstrainedLayoutEngine(hspace=0.02 + 0.06 * below)
-    figure = Figure(figsize=(1.9 * columns, (2.0 + 0.18 * below) * rows), layout=layout)
+    side = 1.9 * min(2.0, max(1.0, wide))
+    figure = Figure(figsize=(side * columns, (2.0 + 0.18 * below) * rows), layout=layout)
+    if heading:
+        figure.suptitle(heading, fontsize=9, color=GREY)
     cells = figure.subplots(rows, columns, squeeze=False).ravel()
     for cell in cells:
         cell.axis("off")
@@ -229,7 +208,7 @@ def confusion(counts: Mapping[str, np.ndarray], classes: Sequence[str]) -> bytes
     return _png(figure)
 
 
-def trade(points: Mapping[str, tuple[float, float]]) -> bytes:
+def draw_trade(points: Mapping[str, tuple[float, float]]) -> Figure:
     """Accuracy against storage, log axis. points: by name, (bytes per image, accuracy)."""
     figure = Figure(figsize=(4.6, 3.2), layout="constrained")
     axes = figure.subplots()
@@ -245,7 +224,7 @@ def trade(points: Mapping[str, tuple[float, float]]) -> bytes:
     axes.set(xlim=(min(sizes) / 4, max(sizes) * 4), ylim=(0, 105))
     axes.set(xlabel="bytes per training image (log scale)", ylabel="validation accuracy (%)")
     _plain(axes)
-    return _png(figure)
+    return figure
 
 
 def storage_accuracy(points: Sequence[tuple[str, float, float, float]]) -> bytes:

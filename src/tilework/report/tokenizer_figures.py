@@ -31,7 +31,15 @@ def accuracy_per_byte(points: Sequence[tuple[str, float, float, float]], steps: 
 
     A line joins the Pareto front.
     """
-    figure = Figure(figsize=(8.6, 5.0), layout="constrained")
+    said = title or f"Accuracy by storage of each tokenizer: the same classifier, {steps:,} steps"
+    return _png(draw_accuracy_per_byte(points, said))
+
+
+def draw_accuracy_per_byte(
+    points: Sequence[tuple[str, float, float, float]], title: str = "", inches: tuple[float, float] = (8.6, 5.0)
+) -> Figure:
+    """The same as a figure."""
+    figure = Figure(figsize=inches, layout="constrained")
     axes = figure.subplots()
     best, front = float("-inf"), []
     for _, size, accuracy, _ in sorted(points, key=lambda p: (p[1], -p[2])):
@@ -52,7 +60,7 @@ def accuracy_per_byte(points: Sequence[tuple[str, float, float, float]], steps: 
     axes.set(
         xlabel="stored bytes per training image (log scale)",
         ylabel="validation accuracy (%)",
-        title=title or f"Accuracy by storage of each tokenizer: the same classifier, {steps:,} steps",
+        title=title,
     )
     axes.legend(frameon=False, fontsize=9, loc="lower right")
     _plain(axes)
@@ -84,7 +92,7 @@ def accuracy_per_byte(points: Sequence[tuple[str, float, float, float]], steps: 
         for _, _, label, _ in tries[1:]:
             label.remove()
         taken.append(tries[0][3])
-    return _png(figure)
+    return figure
 
 
 def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:

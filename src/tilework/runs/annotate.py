@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from tilework.augment import Augment, CentreCrop, Normalise, build_all
 from tilework.core.config import Plain
-from tilework.core.errors import ConfigError, InputError, OutputError
-from tilework.core.location import Location
-from tilework.data.images import ImageFolder
-from tilework.data.label_maps import COLUMN, MapsCard, write_maps
+from tilework.core.errors import InputError, OutputError
+from tilework.core.files import locked, write_json
+from tilework.core.hub import exactly
+from tilework.core.location import Location, PathOrHub
+from tilework.data.images import Broken, ImageFolder
+from tilework.data.label_maps import CARD, COLUMN, MapsCard, write_maps
+from tilework.data.map_spool import MapSpool
 from tilework.evaluation.annotate import Annotator, annotate, match_classes
 from tilework.models import EfficientnetLite0Config, Model, create_model
 from tilework.models.efficientnet_lite import published_weights
 from tilework.models.weights import adopt, read_weights
-from tilework.runs.trained import Trained
+from tilework.runs.export import open_model
+from tilework.runs.teacher import timm_weights
 from tilework.store import Store
-from tilework.train.log import Bar
+from tilework.tokenizers.tokenize import quarantine_of
+from tilework.train.log import Bar, counted, notice
 
 IMAGENET = 1000  # classes
 
 
 def open_annotator(
-    name: str, weights: Path | None, classes: Path | None, names: tuple[str, ...], size: int, top: int
+    name: str, weights: PathOrHub | None, classes: Path | None, names: tuple[str, ...], size: int, top: int
 ) -> Annotator:
-    """A run of ours on pixels, EfficientNet-Lite0, or a network of timm. names: classes of the data."""
+    """A model of ours on pixels, EfficientNet-Lite0, or a network of timm. names: classes of the data."""
     told = None if classes is None else _read_classes(classes)
     steps: tuple[Augment, ...]
     if name == "efficientnet_lite0":
@@ -39,12 +46,11 @@ def open_annotator(
         model.load_state_dict(published_weights())
         return Annotator(model, (Normalise(config.mean, config.std),), match_classes(names, None, told), size, top)
     if name.startswith("timm:"):
-        if weights is None:
-            raise ConfigError(f"{name} has no weights here", "give --weights FILE")
-        model = create_model(name, grid=(size, size), classes=IMAGENET)
-        adopt(model, read_weights(weights))
-        return Annotator(model, (Normalise(),), match_classes(names, None, told), size, top)
-    trained = Trained.open(name)
+        known = timm_weights(name, weights)
+        model = create_model(known.model, grid=(size, size), classes=IMAGENET)
+        adopt(model, read_weights(known.file))
+        return Annotator(model, (known.normalise,), match_classes(names, None, told), size, top)
+    trained = open_model(name)
     run, spec, model = trained.run, trained.spec, trained.classifier
     if spec.stage != "pixels":
         raise InputError(f"{name} is no classifier of pixels", "give a run on images, efficientnet_lite0 or timm:NAME")
@@ -58,66 +64,121 @@ def open_annotator(
     return Annotator(model, build_all(steps), match_classes(names, spec.classes, told), side, top)
 
 
-def annotate_images(
-    images: Path,
-    name: str,
-    weights: Path | None,
-    classes: Path | None,
-    size: int,
-    top: int,
-    out: Path | None,
-    store: Location | None,
-    device: torch.device,
-    quiet: bool = False,
-) -> Plain:
-    """Write label maps into a directory, a store of the same images, or both; returns what there is to tell."""
-    known = None if store is None else Store(store)
-    if known is not None:
-        known.check_writable()
-    there = () if known is None else tuple(column.name for column in known.manifest.columns)
-    if taken := next((column for column in there if column.startswith(COLUMN)), None):
-        raise OutputError(
-            f"{store} has a column '{taken}'", "it was annotated before; add maps beside it with --out MAPS"
-        )
-    if out is not None and out.exists():
-        raise OutputError(f"{out} exists", "choose another --out")
-    folder = ImageFolder.open(images, None if known is None else known.classes)
-    annotator = open_annotator(name, weights, classes, folder.classes, size, top)
-    first = annotator.scores(torch.zeros(1, 3, annotator.size, annotator.size, dtype=torch.uint8))[0]
-    grid = (first.shape[1], first.shape[2])
-    card = MapsCard(folder.classes, grid, top, name, annotator.size, elsewhere=first.shape[3] > top)
-    bar = Bar("annotate", len(folder), quiet=quiet)
-    sizes: list[int] = []
+@dataclass(frozen=True)
+class Annotation:
+    """Label maps of a folder, for a directory, a store of the same images, or both; repeated, it goes on."""
 
-    def records() -> Iterator[list[bytes]]:
-        for part in annotate(annotator, folder, device, progress=bar.update):
-            sizes.extend(map(len, part))
-            yield part
+    images: Path
+    annotator: str
+    weights: PathOrHub | None
+    classes: Path | None
+    size: int
+    top: int
+    out: Path | None
+    store: Location | None
+    device: torch.device
+    max_broken: float = 0.05
+    replace: bool = False  # maps that the store has
+    quiet: bool = False
 
-    try:
+    def run(self) -> Plain:
+        """Annotate what is left, then write all of it; returns what there is to tell."""
+        known = None if self.store is None else Store(self.store)
+        self._check(known)
+        folder = ImageFolder.open(self.images, None if known is None else known.classes)
+        if known is not None:
+            there = set(folder.keys)
+            if missing := next((key for key in known.column("key") if key not in there), None):
+                what = f"{self.images} has no image '{missing}' of {self.store}"
+                raise InputError(what, "give the images it was made from")
+        annotator = open_annotator(self.annotator, self.weights, self.classes, folder.classes, self.size, self.top)
+        first = annotator.scores(torch.zeros(1, 3, annotator.size, annotator.size, dtype=torch.uint8))[0]
+        grid, elsewhere = (first.shape[1], first.shape[2]), first.shape[3] > self.top
+        card = MapsCard(folder.classes, grid, self.top, exactly(self.annotator), annotator.size, elsewhere)
+        spool = MapSpool.open(self._spool_path, {"card": asdict(card), "of": _digest(folder.keys, annotator.model)})
+        with locked(spool.path):
+            self._fill(spool, annotator, folder)
+            broken = [record for record in spool if isinstance(record, Broken)]
+            found = self._write(spool, card, folder, broken, known)
+        spool.remove()
+        return found
+
+    @property
+    def _spool_path(self) -> Path:
+        beside = Path(str(self.out or self.store))
+        return beside.with_name(f"{beside.name}{'' if self.out else '.maps'}.spool")
+
+    def _check(self, known: Store | None) -> None:
+        if self.out is not None and self.out.exists():
+            raise OutputError(f"{self.out} exists", "choose another --out")
         if known is None:
-            assert out is not None
-            write_maps(out, card, folder.keys, records())
-        else:
-            number = {key: number for number, key in enumerate(folder.keys)}
-            keys = known.column("key")
-            if missing := next((key for key in keys if key not in number), None):
-                raise InputError(f"{images} has no image '{missing}' of {store}", "give the images it was made from")
-            everything = [record for part in records() for record in part]
-            if out is not None:
-                write_maps(out, card, folder.keys, [everything])
-            known.add_column(COLUMN, [everything[number[key]] for key in keys])
-            known.add_column(f"{COLUMN}_card", [json.dumps(asdict(card)), *[""] * (len(keys) - 1)])  # once
-    finally:
-        bar.close()
-    return {
-        **{name: str(path) for name, path in (("out", out), ("store", store)) if path is not None},
-        "images": len(folder),
-        "grid": list(grid),
-        "classes_per_place": top,
-        "bytes_per_image": sum(sizes) / len(sizes),
-        "raw_bytes_per_image": grid[0] * grid[1] * top * 4,
-    }
+            return
+        known.check_writable()
+        there = {column.name for column in known.manifest.columns}
+        if {COLUMN, CARD} <= there and not self.replace:
+            hint = "it was annotated before: add --replace, or add maps beside it with --out MAPS"
+            raise OutputError(f"{self.store} has a column '{COLUMN}'", hint)
+
+    def _fill(self, spool: MapSpool, annotator: Annotator, folder: ImageFolder) -> None:
+        """Annotate the images that have no record yet."""
+        done = spool.count()
+        if done:
+            notice(f"resuming after image {done:,} of {len(folder):,}", self.quiet)
+        broken = sum(isinstance(record, Broken) for record in spool)
+        bar = Bar("annotate", len(folder), done, quiet=self.quiet)
+        rest = folder.take(np.arange(done, len(folder)))
+        try:
+            for part in annotate(annotator, rest, self.device, progress=lambda more: bar.update(done + more)):
+                bad = [record for record in part if isinstance(record, Broken)]
+                broken += len(bad)
+                if broken > self.max_broken * len(folder):
+                    spool.remove()
+                    what = f"{broken} of {len(folder)} images in {self.images} cannot be read"
+                    first = f"(the last: {bad[-1].path}: {bad[-1].reason})"
+                    raise InputError(f"{what} {first}", "repair or remove them, or raise --max-broken")
+                spool.add(part)
+        finally:
+            bar.close()
+
+    def _write(
+        self, spool: MapSpool, card: MapsCard, folder: ImageFolder, broken: list[Broken], known: Store | None
+    ) -> Plain:
+        bad = {one.path for one in broken}
+        keys = [key for key in folder.keys if key not in bad]
+        if known is not None and (missing := next((key for key in known.column("key") if key in bad), None)):
+            spool.remove()
+            raise InputError(f"image '{missing}' of {self.store} cannot be read any more", "restore it")
+        if broken:
+            place = quarantine_of(self.out or Path(str(self.store)))
+            write_json(place, [asdict(one) for one in broken])
+            notice(f"{counted(len(broken), 'image')} cannot be read: see {place}", self.quiet)
+        if known is not None:
+            record = {key: one for key, one in zip(folder.keys, spool, strict=True) if isinstance(one, bytes)}
+            for column in (CARD, COLUMN):  # of maps before, or of a command that was killed here
+                known.drop_column(column)
+            known.add_column(COLUMN, [record[key] for key in known.column("key")])
+            known.add_column(CARD, [json.dumps(asdict(card)), *[""] * (len(known) - 1)])  # once
+        if self.out is not None:
+            write_maps(self.out, card, keys, ([one] for one in spool if isinstance(one, bytes)))
+        total = sum(len(one) for one in spool if isinstance(one, bytes))
+        return {
+            **{name: str(path) for name, path in (("out", self.out), ("store", self.store)) if path is not None},
+            "images": len(keys),
+            **({"quarantined": len(broken)} if broken else {}),
+            "grid": list(card.grid),
+            "classes_per_place": card.top,
+            "bytes_per_image": total / len(keys),
+            "raw_bytes_per_image": card.grid[0] * card.grid[1] * card.top * 4,
+        }
+
+
+def _digest(keys: Sequence[str], model: Model) -> str:
+    """Of the list of images and the weights: another of either needs another annotation."""
+    digest = hashlib.sha256(json.dumps(list(keys)).encode())
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _read_classes(path: Path) -> dict[str, int]:

@@ -9,13 +9,14 @@ from tilework.augment import build_all
 from tilework.core.distributed import join_world
 from tilework.core.errors import ConfigError
 from tilework.core.files import write_json
-from tilework.core.location import Location, Url, is_store
+from tilework.core.location import Location, PathOrHub, Url, is_store
 from tilework.data import ImageFolder, ImageSource, Source, TokenSource
 from tilework.data.pairs import open_pairs
 from tilework.models import Model
 from tilework.runs.build import check_data, check_there, chosen, find_columns
 from tilework.runs.directory import RESULTS, claim_chain
 from tilework.runs.job import train_in
+from tilework.runs.pins import pin_settings, pin_start
 from tilework.runs.run import Chain
 from tilework.runs.start import Start
 from tilework.store import Store
@@ -30,9 +31,10 @@ def train_chain(
     device: str = "auto",
     title: str = "train",
     quiet: bool = False,
-    start: Path | None = None,
+    start: PathOrHub | None = None,
 ) -> Result:
     """Train every link on its data; the same call again goes on inside the link that was under way."""
+    chain, start = pin_settings(chain, out), pin_start(start, out)
     check_links(chain, data, val, start)
     with join_world(device) as world:
         if world.leads:
@@ -47,7 +49,9 @@ def train_chain(
     return result
 
 
-def check_links(chain: Chain, data: Sequence[Location], val: Sequence[Location | None], start: Path | None) -> None:
+def check_links(
+    chain: Chain, data: Sequence[Location], val: Sequence[Location | None], start: PathOrHub | None
+) -> None:
     """Refuse, before the first step, data that do not fit their links and links that do not fit each other."""
     if not len(chain.links) == len(data) == len(val):
         raise ConfigError(

@@ -22,12 +22,13 @@ from tilework.core.codebook import Codebook
 from tilework.core.config import Plain, decode, encode, first_difference, read_yaml, to_yaml
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
 from tilework.core.files import is_free, make_directory, write, write_json
-from tilework.core.location import what_is
+from tilework.core.location import PathOrHub, what_is
 from tilework.data.images import Frame
 from tilework.runs.run import Chain, R, Run
 from tilework.tokenizers.find import find_tokenizer
 from tilework.train.checkpoint import best_checkpoint, latest_checkpoint
 
+HUB = "hub"  # key in data.json: SHA-256 of files by names on the hub
 SETTINGS, DATA, RESULTS, QUARANTINE, CHAIN = "run.yaml", "data.json", "results.json", "quarantine.json", "chain.yaml"
 VERSION = 2  # 1 had no number
 
@@ -95,7 +96,7 @@ class RunDirectory:
         version = plain.pop("version", 1)
         if not isinstance(version, int) or version > VERSION:
             raise DamageError(f"{self.path} is a run of version {version}, this software reads {VERSION}", "update it")
-        known = {key: value for key, value in plain.items() if key not in ("train", "val", "start")}
+        known = {key: value for key, value in plain.items() if key not in ("train", "val", "start", HUB)}
         try:
             spec: DataSpec = decode(DataSpec, known)
         except ConfigError as error:
@@ -142,7 +143,7 @@ class RunDirectory:
         except (OSError, ValueError) as error:
             raise InputError(f"{self.path} has no log that can be read", f"restore log.jsonl ({error})") from error
 
-    def claim(self, run: Run, start: Path | None) -> None:
+    def claim(self, run: Run, start: PathOrHub | None) -> None:
         """Refuse a directory that holds something else than this run."""
         if is_free(self.path):
             return
@@ -158,9 +159,13 @@ class RunDirectory:
         spec: DataSpec,
         codebook: Codebook | None,
         paths: Mapping[str, object],
-        start: Path | None,
+        start: PathOrHub | None,
+        hub: Mapping[str, Mapping[str, str]],
     ) -> None:
-        """Settings and data of a run that begins or goes on. paths: of training and validation data."""
+        """Settings and data of a run that begins or goes on. paths: of training and validation data.
+
+        hub: SHA-256 of the files it takes from the hub.
+        """
         make_directory(self.path)
         if (self.path / CODEBOOK).is_file():  # with learnt vectors, if the run has ended
             try:
@@ -171,11 +176,12 @@ class RunDirectory:
             codebook.write(self.path)
         write(self.path / SETTINGS, to_yaml(run).encode())
         places = {name: str(path) if path else None for name, path in paths.items()}
-        write_json(self.path / DATA, {"version": VERSION, **asdict(spec), **places, "start": self._relative(start)})
+        plain = {"version": VERSION, **asdict(spec), **places, "start": self._relative(start)}
+        write_json(self.path / DATA, {**plain, HUB: hub} if hub else plain)
 
-    def _relative(self, start: Path | None) -> str | None:
-        """Where a start lies as seen from the run, so that a chain may move."""
-        return None if start is None else os.path.relpath(start, self.path)
+    def _relative(self, start: PathOrHub | None) -> str | None:
+        """Where a start lies as seen from the run, so that a chain may move; a name on the hub stays."""
+        return os.path.relpath(start, self.path) if isinstance(start, Path) else start
 
 
 def claim_chain(path: Path, chain: Chain) -> list[RunDirectory]:

@@ -10,7 +10,6 @@ import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,8 @@ from tilework.core.codebook import Codebook
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, MachineError, OutputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
-from tilework.core.location import location, what_is
+from tilework.core.hub import local
+from tilework.core.location import location, path_or_hub, what_is
 from tilework.core.rng import Draws
 from tilework.data.images import Frame
 from tilework.models import Model, ModelConfig
@@ -35,7 +35,7 @@ from tilework.objectives import ClassifyConfig
 from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.predict import Prediction, predict
 from tilework.runs.run import Run
-from tilework.runs.start import DESCRIPTION
+from tilework.runs.start import DESCRIPTION, WEIGHTS
 from tilework.runs.trained import Trained
 from tilework.tokenizers import Tokenizer, load_tokenizer
 from tilework.tokenizers.find import keep_tokenizer
@@ -43,7 +43,7 @@ from tilework.tokenizers.images_as_codes import code_numbers
 from tilework.tokenizers.tokenizer import Card
 from tilework.version import __version__
 
-WEIGHTS, GRAPH = "model.safetensors", "model.onnx"
+GRAPH = "model.onnx"
 FORMAT, VERSION = "tilework model", 2  # 1 had no tokenizer
 SAMPLES = 8  # that outputs are compared on
 TOLERANCE = 1e-4  # of ONNX logits; those from safetensors must be equal
@@ -89,16 +89,15 @@ class Description:
     software: str = f"tilework {__version__}"
 
 
-@dataclass(frozen=True)
-class Exported:
-    """A trained model, ready for inference: of an exported folder, or of a run."""
+class Exported(nn.Module):
+    """A trained model, ready for inference: of an exported folder, or of a run. Raw input in, logits out."""
 
-    trained: Trained
-
-    @property
-    def model(self) -> Model:
-        """The network."""
-        return self.trained.classifier
+    def __init__(self, trained: Trained) -> None:
+        super().__init__()
+        self.trained = trained
+        self.model: Model = trained.predictor
+        self._steps: dict[torch.device, tuple[AnyStep, ...]] = {}
+        self.eval()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -125,19 +124,29 @@ class Exported:
         """What codes stand for; None for pixels."""
         return self.trained.codebook
 
-    @cached_property
+    @property
     def steps(self) -> tuple[AnyStep, ...]:
-        """From raw input to what the model takes."""
-        return self.trained.steps(CPU)
+        """From raw input on a CPU to what the model takes."""
+        return self.steps_on(CPU)
+
+    def steps_on(self, device: torch.device) -> tuple[AnyStep, ...]:
+        """The same for input on any device."""
+        if device not in self._steps:
+            self._steps[device] = self.trained.steps(device)
+        return self._steps[device]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Classify raw input: ids (B, H, W), stacks of them (B, C, H, W), or pixels (B, 3, H, W) in 0..255.
+
+        Returns (B, K), or (B, K, h, w) of a network that segments. Gradients reach the network's parameters.
+        """
+        self._check(x)
+        return through(self.model, self.steps_on(x.device), x)
 
     @torch.inference_mode()
     def logits(self, x: Tensor) -> Tensor:
-        """Classify raw input: ids (B, H, W), stacks of them (B, C, H, W), or pixels (B, 3, H, W) in 0..255.
-
-        Returns (B, K), or (B, K, h, w) of a network that segments.
-        """
-        self._check(x)
-        return _Whole(self.model, self.steps)(x)
+        """The same without gradients."""
+        return self(x)
 
     def predict(
         self,
@@ -169,6 +178,14 @@ class Exported:
             raise InputError(what, f"0 to {len(codebook) - 1} are known, numbered as in the store")
 
 
+def through(model: nn.Module, steps: Sequence[AnyStep], x: Tensor) -> Tensor:
+    """Logits of raw input, by the evaluation pipeline and the network."""
+    index = torch.arange(x.shape[0], device=x.device)
+    batch = apply_all(steps, Batch(x, Target.hard(index), index), Draws(0, 0, index))
+    logits: Tensor = model(batch.x).logits
+    return logits
+
+
 class _Whole(nn.Module):
     """The evaluation pipeline and the network in one, from raw input to logits."""
 
@@ -178,9 +195,7 @@ class _Whole(nn.Module):
         self.steps = tuple(steps)
 
     def forward(self, x: Tensor) -> Tensor:
-        index = torch.arange(x.shape[0], device=x.device)
-        batch = apply_all(self.steps, Batch(x, Target.hard(index), index), Draws(0, 0, index))
-        return self.model(batch.x).logits
+        return through(self.model, self.steps, x)
 
 
 class _FromPixels(nn.Module):
@@ -295,12 +310,13 @@ def _preprocessing(size: tuple[int, int], frame: Frame) -> str:
 
 
 def load_exported(path: Path | str) -> Exported:
-    """An exported model or a run, ready for inference; no code in it can run."""
+    """A run or an exported model, of a directory or hf://OWNER/NAME, ready for inference; no code in it can run."""
     return Exported(open_model(path))
 
 
 def open_model(path: Path | str, best: bool = False) -> Trained:
-    """An exported model or a run, to be opened on data. best: of a run, by validation."""
+    """An exported model or a run, of a directory or the hub, to be opened on data. best: of a run, by validation."""
+    path = local(path_or_hub(path))
     if not (Path(path) / DESCRIPTION).is_file():
         if not what_is(Path(path)):
             raise InputError(f"no run or exported model in {path}", "give a directory of 'tilework train' or 'export'")

@@ -16,7 +16,7 @@ from tilework.augment import AnyStep, apply_all, build_all
 from tilework.core.config import Plain
 from tilework.core.distributed import World, join_world
 from tilework.core.files import locked, write, write_json
-from tilework.core.location import Location, Url, location
+from tilework.core.location import Location, PathOrHub, Url, location, path_or_hub
 from tilework.core.rng import Draws
 from tilework.data import Source
 from tilework.data.masked import broken_files, images_without_class
@@ -36,6 +36,7 @@ from tilework.runs.build import (
     validation_source,
 )
 from tilework.runs.directory import QUARANTINE, RESULTS, DataSpec, RunDirectory
+from tilework.runs.pins import hashes_of, pin_settings, pin_start
 from tilework.runs.run import Run
 from tilework.runs.start import Start
 from tilework.tokenizers.find import find_tokenizer, keep_tokenizer, place_from
@@ -51,7 +52,7 @@ def prepare(
     world: World,
     title: str,
     quiet: bool,
-    start: Path | None = None,
+    start: PathOrHub | None = None,
 ) -> Job:
     """Check everything that can be checked before the first step, and put the job together."""
     directory, leads = RunDirectory(out), world.leads
@@ -82,7 +83,8 @@ def prepare(
     objective = build_objective(run, model, codebook)
     steps, evaluation = (build_all(part, codebook, world.device) for part in (rest, run.evaluation))
     if leads:
-        directory.write(run, _with_tokenizer(spec, source, out), codebook, {"train": data, "val": val}, start)
+        spec, hub = _with_tokenizer(spec, source, out), hashes_of(run, start)
+        directory.write(run, spec, codebook, {"train": data, "val": val}, start, hub)
         broken = [asdict(b) for s in (whole, validation) if s is not None for b in broken_files(s)]
         if broken:
             write_json(out / QUARANTINE, broken)
@@ -156,10 +158,11 @@ def train(
 ) -> Result:
     """Run a recipe on data, from the newest checkpoint in `out` if there is one, and write results.json.
 
-    start: a run or a checkpoint file whose weights to begin with.
+    start: a run or a checkpoint file whose weights to begin with, or a name on the hub.
     """
     with join_world(device) as world:
-        validation, begin = location(val) if val else None, Path(start) if start else None
+        validation, begin = location(val) if val else None, path_or_hub(start) if start else None
+        run, begin = pin_settings(run, Path(out)), pin_start(begin, Path(out))
         return train_in(world, run, location(data), validation, begin, Path(out), title, quiet, tensorboard)
 
 
@@ -168,7 +171,7 @@ def train_in(
     run: Run,
     data: Location,
     val: Location | None,
-    start: Path | None,
+    start: PathOrHub | None,
     out: Path,
     title: str,
     quiet: bool,
@@ -189,7 +192,7 @@ def train_in(
     return result
 
 
-def plan(run: Run, data: Location, val: Location | None, device: str, start: Path | None = None) -> Plain:
+def plan(run: Run, data: Location, val: Location | None, device: str, start: PathOrHub | None = None) -> Plain:
     """What a run would do and cost, measured on a few steps; leaves nothing behind."""
     with TemporaryDirectory() as folder, join_world(device) as world:
         job = prepare(run, data, val, Path(folder) / "run", world, "plan", quiet=True, start=start)
@@ -208,7 +211,7 @@ def plan(run: Run, data: Location, val: Location | None, device: str, start: Pat
     }
 
 
-def try_rates(run: Run, data: Location, device: str, start: Path | None = None, steps: int = 100) -> Plain:
+def try_rates(run: Run, data: Location, device: str, start: PathOrHub | None = None, steps: int = 100) -> Plain:
     """A learning-rate range test for a run; leaves nothing behind."""
     with TemporaryDirectory() as folder, join_world(device) as world:
         job = prepare(run, data, None, Path(folder) / "run", world, "rates", quiet=True, start=start)

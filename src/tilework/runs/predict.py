@@ -5,8 +5,8 @@ N images | K classes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,11 @@ class Prediction:
     probabilities: tuple[float, ...] = ()
     truth: str | None = None  # where a store knows it
     error: str = ""  # why there is no answer
+
+    def named(self, names: Mapping[str, str]) -> Prediction:
+        """The same with other names of classes."""
+        classes = tuple(names.get(one, one) for one in self.classes)
+        return replace(self, classes=classes, truth=None if self.truth is None else names.get(self.truth, self.truth))
 
     def __str__(self) -> str:
         if self.error:

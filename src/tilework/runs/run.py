@@ -11,8 +11,9 @@ import numpy as np
 
 from tilework.augment import Augment
 from tilework.core.artefact import artefact, declared, give
-from tilework.core.bounds import check_shares
+from tilework.core.bounds import check_shares, check_sizes
 from tilework.core.errors import ConfigError
+from tilework.core.location import PathOrHub
 from tilework.data.columns import column_kinds
 from tilework.data.images import Frame, Level
 from tilework.data.part import balanced_part, held_part, part_of
@@ -74,6 +75,9 @@ class Run:
 
     def __post_init__(self) -> None:
         check_shares(self, "max_broken")
+        check_sizes(self.model, "model")
+        for name, steps in (("augment", self.augment), ("evaluation", self.evaluation)):
+            check_sizes(steps, name, ("size", "grid"))
         if min(self.size) < 1:
             raise ValueError(f"size is {self.size}: sides must be at least 1")
         if self.samples < 0 or self.draw.held < 0:
@@ -117,12 +121,12 @@ class Chain:
 class Artefacts:
     """Directories that recipes may need beside their data."""
 
-    tokenizer: Path | None = None
+    tokenizer: PathOrHub | None = None
     adapter: Path | None = None
     maps: Path | None = None
 
     @property
-    def paths(self) -> dict[str, Path]:
+    def paths(self) -> dict[str, PathOrHub]:
         """Those that were given, by kind."""
         known = {"tokenizer": self.tokenizer, "adapter": self.adapter, "maps": self.maps}
         return {kind: path for kind, path in known.items() if path is not None}
@@ -147,7 +151,7 @@ def taken(run: Run) -> set[str]:
     return declared(run) - {column_kinds[name].artefact for name in column_kinds} | needed
 
 
-def _equipped(run: Run, paths: Mapping[str, Path]) -> Run:
+def _equipped(run: Run, paths: Mapping[str, PathOrHub]) -> Run:
     kinds = taken(run) if paths else set()
     return suited(give(run, {kind: path for kind, path in paths.items() if kind in kinds}) if paths else run)
 

@@ -52,6 +52,7 @@ class Segmentation:
     by_image: np.ndarray  # (N, 3, K) pixels that are right, true and predicted
     images: int
     inference: Inference
+    confusion: np.ndarray  # (K, K) pixels: rows are true classes, columns are predictions
 
     def summary(self) -> dict[str, object]:
         """What `tilework eval` shows."""
@@ -169,7 +170,8 @@ class Segmenter:
         found = evaluator.compute()
         by_image = evaluator.by_image.cpu().numpy()
         each = tuple(evaluator.by_class().tolist())
-        return Segmentation(self.classes, found, each, by_image, len(opened.source), self.inference)
+        counts = evaluator.counts.cpu().numpy()
+        return Segmentation(self.classes, found, each, by_image, len(opened.source), self.inference, counts)
 
     @property
     def _codes(self) -> bool:
@@ -254,13 +256,19 @@ class Segmenter:
             yield photograph, self.segment(photograph)
             progress(number, len(files))
 
-    def samples(self, data: Location, count: int) -> Iterator[tuple[str, np.ndarray | None, np.ndarray, np.ndarray]]:
-        """Name, photograph where there is one, (h, w, 3), true and predicted mask, (h, w), of some samples."""
+    def samples(
+        self, data: Location, which: int | Sequence[int]
+    ) -> Iterator[tuple[str, np.ndarray | None, np.ndarray, np.ndarray]]:
+        """Name, photograph where there is one, (h, w, 3), true and predicted mask, (h, w), of some samples.
+
+        which: their numbers, or how many.
+        """
         opened = self.on(data)
         source, inner = opened.source, innermost(opened.source)
         images = _images_of(source)
         names = images.folder.keys if images is not None else list(inner.store.column("key"))  # type: ignore[attr-defined]
-        for number in np.linspace(0, len(source) - 1, min(count, len(source))).astype(np.int64).tolist():
+        spread = np.linspace(0, len(source) - 1, min(which, len(source))) if isinstance(which, int) else np.array(which)
+        for number in spread.astype(np.int64).tolist():
             batch = source.batch(np.array([number])).to(self.device)
             prepared = apply_all(opened.steps, batch, Draws(0, 0, batch.index))
             column = prepared.columns[COLUMN]

@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, InputError, TileworkError
+from tilework.core.hub import local
+from tilework.core.location import PathOrHub
 from tilework.models import Model
 from tilework.models.weights import adopt, read_weights
 from tilework.runs.directory import RunDirectory, read_json
 from tilework.train.checkpoint import model_tensors
 from tilework.train.log import notice
 
-DESCRIPTION = "model.json"  # of an exported model
+DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"  # of an exported model
 
 
 @dataclass(frozen=True)
 class Start:
     """Weights to begin with, and where they come from."""
 
-    path: Path
+    path: PathOrHub
     tensors: dict[str, Tensor]
     classes: tuple[str, ...] | None = None  # that its head tells apart, where known
     grid: tuple[int, int] | None = None  # of its tokens, where known
     codebook: Codebook | None = None  # that it was trained on, where known
 
     @staticmethod
-    def read(path: Path) -> Start:
-        """Of a run, or of a checkpoint file: an exported model's, or other people's."""
-        if not path.exists():
+    def read(path: PathOrHub) -> Start:
+        """Of a run, an exported model, or a file of weights, other people's too; from the hub if it is a name there."""
+        place = local(path)
+        if not place.exists():
             raise InputError(f"no weights at {path}", "give a run or a checkpoint file")
-        if path.is_file():
-            beside = path.parent / DESCRIPTION  # of an exported model
+        if (place / DESCRIPTION).is_file():
+            place = place / WEIGHTS
+        if place.is_file():
+            beside = place.parent / DESCRIPTION  # of an exported model
             known = read_json(beside).get("codebook") if beside.is_file() else None
-            return Start(path, read_weights(path), codebook=Codebook.read(path.parent, known) if known else None)
-        directory = RunDirectory.find(path)
+            return Start(path, read_weights(place), codebook=Codebook.read(place.parent, known) if known else None)
+        directory = RunDirectory.find(place)
         run, spec = directory.settings(), directory.data()
         with torch.device("meta"):
             model = run.model.build(spec.channels, spec.grid, len(spec.classes))

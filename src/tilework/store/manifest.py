@@ -50,6 +50,7 @@ class Manifest:
     preprocessing: str = ""
     licence: str = ""
     software: str = ""
+    original_bytes: int = 0  # of the image files that it was made from; not written where it is not known
     files: dict[str, File] = field(default_factory=dict)
 
     @property
@@ -71,6 +72,8 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
         names += [shard.file for shard in column.shards] or [column.file]
     files = {n: manifest.files.get(n) or File((root / n).stat().st_size, sha256(root / n)) for n in sorted(names)}
     body = asdict(replace(manifest, files=files))
+    if not manifest.original_bytes:
+        del body["original_bytes"]
     text = {"format": FORMAT, "version": VERSION, **body, "seal": _hash(body)}
     write(root / NAME, (json.dumps(text, indent=1) + "\n").encode())
 
@@ -120,8 +123,8 @@ def _check(root: str, manifest: Manifest) -> None:
     sizes += [side for column in columns for side in column.shape]
     if not all(rows) or len(manifest.grid) not in (1, 2, 3) or min(sizes) < 1 or max(*sizes, manifest.length) > 1 << 24:
         raise DamageError(f"{path} is malformed", "the size of its grid, vocabulary or a shard is out of range")
-    if not 0 < manifest.images <= 1 << 40:
-        raise DamageError(f"{path} is malformed", "its number of images is out of range")
+    if not 0 < manifest.images <= 1 << 40 or manifest.original_bytes < 0:
+        raise DamageError(f"{path} is malformed", "its number of images or bytes is out of range")
     if manifest.length > largest_length(manifest.grid):
         raise DamageError(f"{path} is malformed", "its records have too many codes")
     if any(column.shards and column.kind in ("array", "text") for column in columns):

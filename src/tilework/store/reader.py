@@ -161,6 +161,19 @@ class Store:
             write_manifest(root, replace(current, columns=(*current.columns, entry)))
             self.manifest = read(root)
 
+    def drop_column(self, name: str) -> None:
+        """Remove a column, if it is there; the manifest is written first, so that a kill leaves a whole store."""
+        root = self._directory
+        if name in ("label", "key"):
+            raise InputError(f"column '{name}' belongs to every store", "leave it")
+        with locked(root):
+            current = read(root)
+            kept = tuple(column for column in current.columns if column.name != name)
+            if len(kept) < len(current.columns):
+                write_manifest(root, replace(current, columns=kept))
+            _clear(root, name)
+            self.manifest = read(root)
+
     def check_writable(self) -> None:
         """Raise if the store cannot be changed: it is remote, or not writable."""
         _ = self._directory

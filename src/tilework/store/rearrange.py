@@ -50,6 +50,7 @@ def gather(
         used=used,
         views=first.views,
         synonyms=_all_synonyms(stores, len(codebook)),
+        original_bytes=_original_bytes(picks),
     )
     total, done = sum(len(index) for _, index in picks), 0
     with writer:
@@ -65,6 +66,12 @@ def gather(
                 writer.add(store.used[_codes(store, part)], labels[part], keys[part].tolist(), **taken)
                 done += len(part)
                 progress(done, total)
+
+
+def _original_bytes(picks: Sequence[tuple[Store, np.ndarray]]) -> int:
+    """Of the image files, where stores are taken whole and all know it; else 0."""
+    known = [store.manifest.original_bytes if len(index) == len(store) else 0 for store, index in picks]
+    return sum(known) if all(known) else 0
 
 
 def merge(
@@ -141,12 +148,12 @@ def _codes(store: Store, index: np.ndarray) -> np.ndarray:
 
 def _check_alike(first: Store, other: Store) -> None:
     a, b = first.manifest, other.manifest
+    same = a.tokenizer.get("sha256") == b.tokenizer.get("sha256") and a.tokenizer_codes == b.tokenizer_codes
+    if not same:  # first: other grids follow from it
+        raise InputError(f"{other.path} was made with another tokenizer than {first.path}", "tokenize it again")
     for what, mine, yours in (("grid", a.grid, b.grid), ("number of views", a.views, b.views)):
         if mine != yours:
             raise InputError(f"{other.path} has another {what} than {first.path}", f"{yours} and {mine}")
-    same = a.tokenizer.get("sha256") == b.tokenizer.get("sha256") and a.tokenizer_codes == b.tokenizer_codes
-    if not same:
-        raise InputError(f"{other.path} was made with another tokenizer than {first.path}", "tokenize it again")
     _, here, there = np.intersect1d(first.used, other.used, return_indices=True)
     if not np.array_equal(first.codebook.vectors[here], other.codebook.vectors[there]):
         raise InputError(f"{other.path} has other code vectors than {first.path}", "tokenize it again")

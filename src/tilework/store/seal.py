@@ -182,6 +182,7 @@ class _Seal:
             substituted=int(counts[~self.map.kept].sum()),
             preprocessing=plan.preprocessing,
             licence=plan.licence,
+            original_bytes=plan.original_bytes,
             software=f"tilework {__version__}",
         )
         write_manifest(self.root, manifest)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from pathlib import Path
 
@@ -50,6 +50,7 @@ class Plan:
     licence: str = ""
     parts: int = 0  # number of parts of the store; 0: given when it is sealed
     source: str = ""  # hash of the list of images: another list needs another spool
+    original_bytes: int = 0  # of the image files; 0: not known
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class Spool:
             raise InputError(what, "one to three positive dimensions and at least one view are needed")
         if (path / "plan.json").is_file() and (path / "codebook.safetensors").is_file():
             found = Spool.open(path)
-            if found.plan != plan or not np.array_equal(found.codebook, codebook.astype(np.float32)):
+            before = replace(found.plan, original_bytes=plan.original_bytes)  # a file may have been repaired since
+            if before != plan or not np.array_equal(found.codebook, codebook.astype(np.float32)):
                 what = f"{path} holds codes of other images, or of another tokenizer or settings"
                 raise OutputError(what, "remove it or choose another output")
             return found

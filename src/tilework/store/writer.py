@@ -40,6 +40,7 @@ class StoreWriter:
     used: np.ndarray | None = None  # keep these codes, as another store does
     views: int = 1
     synonyms: np.ndarray | None = None  # (K, n) int32: other codes, the nearest first; None: by their vectors
+    original_bytes: int = 0  # of the image files; 0: not known
 
     def __enter__(self) -> StoreWriter:
         if self.codebook.ndim != 2 or not 0 < len(self.codebook) <= LARGEST_VOCABULARY or self.shard_images < 1:
@@ -122,6 +123,7 @@ class StoreWriter:
                 tokenizer=self.tokenizer,
                 preprocessing=self.preprocessing,
                 licence=self.licence,
+                original_bytes=self.original_bytes,
             )
             self._spool = Spool.create(self._spool_path, plan, self.codebook, self.synonyms)
         ids = np.concatenate([held for held, _ in self._held])

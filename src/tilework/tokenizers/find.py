@@ -62,7 +62,7 @@ def keep_tokenizer(tokenizer: Path, folder: Path, largest: int | None = LARGEST)
     with new_directory(folder / FOLDER, replace=True) as copy:
         for name in (SETTINGS, WEIGHTS):
             try:
-                os.link(tokenizer / name, copy / name)  # files of tokenizers are never changed in place
+                os.link((tokenizer / name).resolve(), copy / name)  # files of tokenizers are never changed in place
             except OSError:
                 shutil.copyfile(tokenizer / name, copy / name)
     return True

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import write_json
-from tilework.data.images import Broken, Frame, attempt, decode_image
+from tilework.data.images import Broken, Frame, ImageFolder, attempt, decode_image
 from tilework.data.open_images import Images
 from tilework.data.pairs import PairFolder, image_sides
 from tilework.data.views import decode_views, sample_crops
@@ -87,6 +87,7 @@ class Tokenizing:
             licence=self.licence,
             parts=-(-len(images) // self.part),
             source=hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
+            original_bytes=images.bytes if isinstance(images, ImageFolder) else 0,
         )
 
     def grid(self, size: tuple[int, int]) -> tuple[int, ...]:

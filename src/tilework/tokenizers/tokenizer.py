@@ -20,6 +20,8 @@ from tilework.core.codebook import Codebook
 from tilework.core.config import Plain, decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
+from tilework.core.hub import local
+from tilework.core.location import PathOrHub, path_or_hub
 from tilework.models.model import ModelConfig, Network
 from tilework.tokenizers.quantise import Quantiser
 
@@ -181,8 +183,9 @@ def _unpacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def load_tokenizer(path: Path) -> tuple[Tokenizer, Card]:
-    """Read a tokenizer directory, or one of the package by its name; no code in it can run."""
+def load_tokenizer(given: PathOrHub | str) -> tuple[Tokenizer, Card]:
+    """Read a tokenizer directory, or one of the package or the hub by its name; no code in it can run."""
+    path = local(path_or_hub(given))
     if not path.exists() and str(path) in packaged():
         path = PACKAGED / path
     if not (path / SETTINGS).is_file():
@@ -208,7 +211,7 @@ def load_tokenizer(path: Path) -> tuple[Tokenizer, Card]:
     return tokenizer.eval(), card
 
 
-def decoder_of(path: Path, codebook: Codebook) -> tuple[Tokenizer, Tensor]:
+def decoder_of(path: PathOrHub | str, codebook: Codebook) -> tuple[Tokenizer, Tensor]:
     """The tokenizer of a data set's codes, and its number of each of them, (K,); refuses another tokenizer."""
     tokenizer, _ = load_tokenizer(path)
     tokenizer.check_grid()

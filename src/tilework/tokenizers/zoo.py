@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tilework.core.errors import ConfigError
+from tilework.core.location import HF
 from tilework.models.model import ModelConfig
 from tilework.tokenizers import titok, vit_vqgan
 from tilework.tokenizers.tokenizer import Tokenizer, load_tokenizer
@@ -15,9 +16,9 @@ SIZES: dict[str, ModelConfig] = {**vit_vqgan.SIZES, **titok.SIZES}
 
 
 def create_tokenizer(name_or_path: str | Path, **settings: Any) -> Tokenizer:
-    """A trained tokenizer from its directory, or an untrained one by name with settings."""
-    if Path(name_or_path).is_dir():
-        return load_tokenizer(Path(name_or_path))[0]
+    """A trained tokenizer of a directory or the hub (hf://OWNER/NAME), or an untrained one by name with settings."""
+    if Path(name_or_path).is_dir() or str(name_or_path).startswith(HF):
+        return load_tokenizer(name_or_path)[0]
     preset = SIZES.get(str(name_or_path))
     config = replace(preset, **settings) if preset else ModelConfig.choices[str(name_or_path)](**settings)
     tokenizer = config.build(3, (0, 0), 0)

@@ -64,7 +64,7 @@ def _named(pointer: Path) -> Path | None:
     if not pointer.is_file():
         return None
     path = pointer.parent / pointer.read_text().strip()
-    if not path.is_dir():
+    if path.parent != pointer.parent or not path.is_dir():  # it names one beside it, and nothing elsewhere
         raise DamageError(f"{pointer} names {path.name}, which is missing", f"restore it or remove {pointer}")
     return path
 

@@ -129,7 +129,8 @@ class Fit:
         lines = read_log(job.out / "log.jsonl", self.start)
         self.skipped = sum("skipped" in line for line in lines)
         self.best = Best(job.metric, job.higher_is_better, lines)
-        self.first: list[float] = []  # losses that a later one is compared with
+        # losses that a later one is compared with: the first of this process, or of the log that it resumes
+        self.first: list[float] = [line["loss"] for line in lines if "loss" in line][:FIRST]
         self.warned = False
         self.metrics: dict[str, float] = {}
 
@@ -268,7 +269,7 @@ class Fit:
         if len(self.first) < FIRST:
             self.first.append(loss)
             return
-        usual = sum(self.first) / FIRST
+        usual = sum(self.first) / len(self.first)
         if not self.warned and usual > 0 and loss > EXPLODED * usual:
             self.warned = True
             what = f"the loss rose from {usual:.3g} to {loss:.3g} at step {step + 1}"

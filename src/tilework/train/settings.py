@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from math import cos, inf, pi
 from typing import Literal
 
+from tilework.core.bounds import check_positive, check_shares
+
 
 @dataclass(frozen=True)
 class OptimConfig:
@@ -40,6 +42,12 @@ class ScheduleConfig:
     warmup_steps: int = 0  # in addition to warmup_epochs
     floor: float = 0.0  # final learning rate as a share of the peak
     power: float = 1.0  # polynomial only
+
+    def __post_init__(self) -> None:
+        check_shares(self, "floor")
+        check_positive(self, "power")
+        if self.warmup_epochs < 0 or self.warmup_steps < 0:
+            raise ValueError(f"warmup_epochs={self.warmup_epochs:g} and warmup_steps={self.warmup_steps} are below 0")
 
     def factor(self, progress: float, warmup: float) -> float:
         """Learning rate as a share of the peak. progress, warmup: shares of the whole run."""
@@ -88,6 +96,9 @@ class FitConfig:
             raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: they must not be negative")
         if (self.epochs > 0) == (self.steps > 0):
             raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: one must be 0, the other not")
+        for name in ("seed", "evaluate_every", "save_every", "picture_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)} but must not be negative")
         for name in ("batch", "accumulate", "repeats", "keep", "log_every", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1")

@@ -364,33 +364,46 @@ def _code_tables(runs: Plain) -> list[str]:
     return ["## Attacks on codes", "", CODES_NOTE, "", *_table(head, rows)]
 
 
-def _figures(job: Robustness, runs: Plain) -> None:
-    """Curves against radius, number of swapped codes and severity; decoded images before and after swaps."""
-    attacks: Curves = {}
+def attack_curves(runs: Plain) -> Curves:
+    """Accuracy by radius of every attack, and of the worst of them."""
+    found: Curves = {}
     for name, run in runs.items():
         rows = {row: {e: c["accuracy"] for e, c in cells.items()} for row, cells in run.get("attacks", {}).items()}
         for row, known in {"worst": run["worst"], **rows}.items() if rows else ():
             points = [(float(e), a) for e, a in known.items() if a is not None and float(e) > 0]
-            attacks.setdefault(name, {})[row] = [(0.0, run["attacked_clean"]), *points]
-    if attacks:
-        unit, scale = ("eps (1/255)", 255.0) if job.norm == "linf" else ("eps (L2)", 1.0)
-        write(job.out / "attacks.png", accuracy_curves(_over_seeds(attacks), unit, scale))
-    swaps = {
-        name: _curves({SWAPS[kind]: cells for kind, cells in run["codes"].items()}, ((0.0, run["attacked_clean"]),))
+            found.setdefault(name, {})[row] = [(0.0, run["attacked_clean"]), *points]
+    return found
+
+
+def code_curves(runs: Plain) -> Curves:
+    """Accuracy by the number of swapped codes."""
+    return {
+        name: _curves({SWAPS[kind]: cells for kind, cells in run["codes"].items()}, _clean(run))
         for name, run in runs.items()
         if "codes" in run
     }
-    if swaps:
-        write(job.out / "codes.png", accuracy_curves(_over_seeds(swaps), "codes swapped"))
-        for subject in job.subjects:
-            if pictures := job.on_codes.swapped_pictures(subject):
-                write(job.out / f"codes-{subject.folder.name}.png", rows_of_pictures(pictures))
-    whole = {
+
+
+def corruption_curves(runs: Plain) -> Curves:
+    """Accuracy by severity of every corruption."""
+    return {
         name: _curves(run["corruptions"], ((0.0, run["clean"]["accuracy"]),))
         for name, run in runs.items()
         if "corruptions" in run
     }
-    if whole:
+
+
+def _figures(job: Robustness, runs: Plain) -> None:
+    """Curves against radius, number of swapped codes and severity; decoded images before and after swaps."""
+    if attacks := attack_curves(runs):
+        unit, scale = ("eps (1/255)", 255.0) if job.norm == "linf" else ("eps (L2)", 1.0)
+        write(job.out / "attacks.png", accuracy_curves(_over_seeds(attacks), unit, scale))
+    if swaps := code_curves(runs):
+        write(job.out / "codes.png", accuracy_curves(_over_seeds(swaps), "codes swapped"))
+        for subject in job.subjects:
+            if pictures := job.on_codes.swapped_pictures(subject):
+                write(job.out / f"codes-{subject.folder.name}.png", rows_of_pictures(pictures))
+    if whole := corruption_curves(runs):
         write(job.out / "corruptions.png", accuracy_curves(_over_seeds(whole), "severity"))
 
 
@@ -406,6 +419,11 @@ def _over_seeds(runs: Curves) -> Curves:
             for line, seeds in lines.items()
         }
     return out
+
+
+def _clean(run: Plain) -> tuple[tuple[float, float], ...]:
+    """The point without a change; results of older versions do not have it."""
+    return ((0.0, run["attacked_clean"]),) if "attacked_clean" in run else ()
 
 
 def _curves(kinds: Plain, start: tuple[tuple[float, float], ...]) -> dict[str, list[tuple[float, float]]]:
