@@ -48,6 +48,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "empty").mkdir()
     (root / "flat").mkdir()
     Image.new("RGB", (32, 32)).save(root / "flat/a.png")
+    write_images(root / "thirteen", classes=1, count=12)
+    (root / "thirteen/class0/broken.png").write_bytes(b"no image")
     (root / "page.html").write_text("<html>")
     (root / "bad.csv").write_text("only one column\n")
     (root / "twice.yaml").write_text("fit: {steps: 3}\nfit: {steps: 4}\n")
@@ -62,7 +64,7 @@ CASES: dict[str, tuple[Words, int, str]] = {
     # wrong paths
     "data nowhere": (lambda r: ["train", *TOKEN, "--data", r / "nowhere"], 3, "no such data"),
     "val nowhere": (lambda r: ["train", *TOKEN, "--data", r / "x.tok", "--val", r / "no.tok"], 3, "no such data"),
-    "run nowhere": (lambda r: ["eval", r / "nowhere", "--data", r / "x.tok"], 3, "no run in"),
+    "run nowhere": (lambda r: ["eval", r / "nowhere", "--data", r / "x.tok"], 3, "no run or exported model in"),
     "run is a store": (lambda r: ["eval", r / "x.tok", "--data", r / "x.tok"], 3, "is a token store, not a run"),
     "run is a tokenizer": (lambda r: ["predict", r / "tokenizer", r / "flat/a.png"], 3, "is a tokenizer, not a run"),
     "run is a folder": (lambda r: ["predict", r / "images", r / "flat/a.png"], 3, "no run or exported model in"),
@@ -76,6 +78,26 @@ CASES: dict[str, tuple[Words, int, str]] = {
     "tokenizer is a store": (
         lambda r: ["tokenize", r / "images", "--tokenizer", r / "x.tok", "--out", r / "new"], 3,
         "is a token store, not a tokenizer"),
+    "tokenize a store": (
+        lambda r: ["tokenize", r / "x.tok", "--out", r / "new"], 3,
+        "is a token store, not images: its images are tokenized already"),
+    "one image in thirteen is broken": (
+        lambda r: ["tokenize", r / "thirteen", "--tokenizer", r / "tokenizer", "--out", r / "new"], 3,
+        "or accept them with --max-broken 0.08"),
+    "one image in thirteen is broken, pixels": (
+        lambda r: ["train", *PIXEL, "--data", r / "thirteen"], 3, "or accept them with max_broken=0.08"),
+    "a second run nowhere": (
+        lambda r: ["robustness", r / "run", r / "no", "--data", r / "images", "--out", r / "new"], 3, "no run or exp"),
+    "shifted data nowhere": (
+        lambda r: ["robustness", r / "run", "--data", r / "images", "--shift", f"a={r / 'no'}", "--out", r / "new"], 3,
+        "no such data"),
+    "box for codes of another tokenizer": (
+        lambda r: ["predict", r / "run", r / "flat/a.png", "--tokenizer", "box"], 3, "has other codes"),
+    "box draws nothing": (
+        lambda r: ["explain", r / "run", "--data", r / "x.tok", "--tokenizer", "box", "--out", r / "a.png"], 4,
+        "the tokenizer box has no decoder"),
+    "box of a store of another tokenizer": (
+        lambda r: ["inspect", r / "x.tok", "--tokenizer", "box", "--picture", r / "a.png"], 3, "another tokenizer"),
     "like is a folder": (
         lambda r: ["tokenize", r / "images", "--tokenizer", r / "tokenizer", "--like", r / "run", "--out", "x"], 3,
         "is a run, not a token store"),
@@ -109,6 +131,7 @@ CASES: dict[str, tuple[Words, int, str]] = {
     # settings
     "no recipe": (lambda r: ["train", "fit.steps=1", "--data", r / "x.tok"], 4, "no recipe before"),
     "unknown recipe": (lambda r: ["train", "demo_tokn", "--data", r / "x.tok"], 4, "did you mean 'demo_token'"),
+    "a recipe like no other": (lambda r: ["recipes", "nosuch"], 4, "closest of"),
     "unknown key": (lambda r: ["train", *TOKEN, "steps=5", "--data", r / "x.tok"], 4, "did you mean 'fit.steps'?"),
     "key twice": (lambda r: ["train", *TOKEN, "fit.steps=3", "--data", r / "x.tok"], 4, "'fit.steps' is given twice"),
     "key twice in a file": (
@@ -229,6 +252,14 @@ QUICK: dict[str, list[str]] = {
     "no run": ["eval", "nowhere", "--data", "x"],
     "no photograph's run": ["predict", "nowhere", "x.jpg"],
     "no images": ["tokenize", "nowhere", "--tokenizer", "x", "--out", "y"],
+    "no photograph": ["predict", "{run}", "nowhere.jpg"],
+    "a contact sheet that is no PNG": ["predict", "{run}", "{root}", "--picture", "a.jpg"],
+    "a folder as a run": ["predict", "{root}", "x.jpg"],
+    "no data for robustness": ["robustness", "{run}", "--data", "nowhere", "--out", "y"],
+    "no second run": ["robustness", "{run}", "nowhere", "--data", "{root}", "--out", "y"],
+    "a store as images": ["tokenize", "{store}", "--out", "y"],
+    "start nowhere": ["start", "nowhere"],
+    "tokenizers": ["tokenizer", "list"],
     "no store": ["verify", "nowhere"],
     "verify": ["verify", "{store}"],
     "split": ["split", "nowhere", "--out", "a.csv", "b.csv"],
@@ -238,7 +269,7 @@ QUICK: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_answers_need_no_torch(name: str, made: Path) -> None:
-    words = [word.format(store=made / "x.tok") for word in QUICK[name]]
+    words = [word.format(store=made / "x.tok", run=made / "run", root=made) for word in QUICK[name]]
     code = (
         f"import sys\nfrom tilework.cli.main import main\ntry:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
         "print('torch' in sys.modules, 'matplotlib' in sys.modules, file=sys.stderr)"

@@ -323,7 +323,7 @@ def test_output_that_is_taken(store: Path, tmp_path: Path, capsys: pytest.Captur
     assert run(*arguments) == 0
     assert "another run" in fails(capsys, 7, *arguments[:2], "fit.seed=1", *arguments[2:])
     assert "exists" in fails(capsys, 7, "tokenizer", "train", tmp_path, "--out", store)
-    assert "exists" in fails(capsys, 7, "tokenize", tmp_path, "--tokenizer", tmp_path, "--out", store)
+    assert "exists" in fails(capsys, 7, "tokenize", tmp_path, "--tokenizer", "box", "--out", store)
 
 
 def test_output_that_cannot_be(images: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

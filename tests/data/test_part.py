@@ -172,7 +172,8 @@ def test_the_same_run_goes_on_and_another_part_is_another_run(store: Path, tmp_p
 
 
 def test_what_a_part_cannot_do_is_refused_before_the_first_step(store: Path, tmp_path: Path) -> None:
-    for samples, words in ((49, "49 samples were asked for, the data have 48"), (5, "do not fill a batch of 6")):
+    few = "a batch cannot be filled by 1 sample"
+    for samples, words in ((49, "49 samples were asked for, the data have 48"), (1, few)):
         with pytest.raises(ConfigError, match=words):
             prepare(replace(RUN, samples=samples), store, None, tmp_path / "run", CPU, "x", quiet=True)
     assert not (tmp_path / "run").exists()

@@ -286,8 +286,6 @@ def test_chains_that_do_not_fit_are_refused(store: Path, images: Path, tmp_path:
         refuse(replace(small(), evaluation=(Embed(), CentreCrop((9, 9)))), store, out)
     with pytest.raises(ConfigError, match="cannot be halved"):
         refuse(replace(small(), evaluation=(Embed(), CentreCrop((5, 5)))), store, out)
-    with pytest.raises(ConfigError, match="do not fill a batch"):
-        fit(prepare(resolve(small(), None, ["fit.batch=64"]), store, None, out, CPU, "x", quiet=True))
     assert Flip().probability == 0.5
 
 

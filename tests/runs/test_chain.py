@@ -328,10 +328,6 @@ def val_of_another_tokenizer(call: Call) -> None:
     call.second(TOKENS, call.made.store, store_of(call.folder / "new.tok"))
 
 
-def large_batch(call: Call) -> None:
-    call.second(replace(PIXELS, fit=replace(PIXELS.fit, batch=64)))
-
-
 def one_class(call: Call) -> None:
     call.data[1] = write_images(call.folder / "new", classes=1, count=24)
 
@@ -359,7 +355,6 @@ BAD: list[tuple[Callable[[Call], Any], type[TileworkError], str]] = [
     (unknown_class, InputError, "other classes than training: .class3. is unknown: tokenize it like"),
     (val_of_tokens, InputError, "is not of the same kind as .*: use two stores, or two folders"),
     (val_of_another_tokenizer, InputError, "has another codebook than .*: tokenize it like that one"),
-    (large_batch, ConfigError, "24 samples do not fill a batch of 64: lower fit.batch"),
     (one_class, InputError, "one class only .*: add a folder"),
 ]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 from small_data import CODE_DIM, write_images, write_store
 from tilework.augment import CentreCrop, Embed, Normalise
 from tilework.cli.export import export
+from tilework.cli.main import main
 from tilework.core.batch import Batch
 from tilework.core.errors import (
     ConfigError,
@@ -445,3 +448,20 @@ def test_the_command_shows_the_graph(
     monkeypatch.setattr(module, "_write_graph", lambda *_: found)
     command(made.token_run, "--out", tmp_path / "m", "--onnx", "--json")
     assert json.loads(capsys.readouterr().out)["onnx_max_difference"] == 1e-7
+
+
+def test_a_signal_while_the_graph_is_written_is_a_signal(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxscript")
+    train(TOKENS, store, None, tmp_path / "run", "cpu", quiet=True)
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(torch.onnx, "export", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "model"), "--onnx"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 75
+    assert capsys.readouterr().err.endswith("\ntilework: stopped by a signal: repeat the command to resume\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "train.tok"]

@@ -62,6 +62,28 @@ def test_a_store_and_the_package_make_the_same_tokenizer() -> None:
     assert box.with_codes(table + 1)[1].sha256 != card.sha256
 
 
+def test_it_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_images(tmp_path / "images", 2, 11)  # just enough to fit codes to
+    read: list[Path] = []
+    monkeypatch.setattr(box, "load_tokenizer", lambda path, load=box.load_tokenizer: (read.append(path), load(path))[1])
+    said: list[str] = []
+    folder = ImageFolder.open(tmp_path / "images")
+    tokenizer, card = box.fitted_box(folder, torch.device("cpu"), say=said.append)
+    assert (len(read), said) == (1, ["fitting codes to these images"])
+    assert not torch.equal(tokenizer.codebook, box.load_box()[0].codebook)
+    read.clear()
+    box.box_like("train.tok", card.made_by, tokenizer.codebook.numpy())
+    assert len(read) == 1
+
+
+def test_codes_with_pooled_features_are_the_same_codes() -> None:
+    tokenizer, _ = box.load_box()
+    x = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    ids, pooled = tokenizer.encode_pooled(x)
+    assert torch.equal(ids, tokenizer.encode(x))
+    torch.testing.assert_close(pooled, tokenizer.map(x).mean((1, 2)))
+
+
 def test_other_versions_and_other_tokenizers_are_refused() -> None:
     table = np.zeros((5, 128), np.float32)
     with pytest.raises(InputError, match=r"old\.tok was made with the tokenizer in the box of another version"):
@@ -85,15 +107,46 @@ def test_folder_to_classifier_without_a_tokenizer(tmp_path: Path, capsys: pytest
     assert one.manifest.tokenizer == other.manifest.tokenizer
     assert np.array_equal(one.codebook.vectors, other.codebook.vectors)
     assert one.sizes["codebook"] < 140_000  # float16
-    few = ("fit.steps=3", "fit.batch=4", "fit.schedule.warmup_steps=1")
+    few = ("fit.steps=3", "fit.schedule.warmup_steps=1")  # the batch is as large as there are images
     assert command("train", "linear_cpu", *few, "--data", data, "--val", more, "--out", run) == 0
     capsys.readouterr()
     figures = []
-    for source in (more, val):  # a store, and images that the run encodes with the box and its own codes
-        assert command("eval", run, "--data", source, "--json") == 0
+    for words in ((more,), (val,), (val, "--tokenizer", "box")):  # a store, and images, which the box encodes
+        assert command("eval", run, "--data", *words, "--json") == 0
         figures.append(json.loads(capsys.readouterr().out)["top1"])
-    assert figures[0] == figures[1]
+    assert figures[0] == figures[1] == figures[2]
+    assert command("predict", run, val, "--tokenizer", "box", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)) == 4
+    again = tmp_path / "again.tok"
+    assert command("tokenize", val, "--out", again, "--like", data, "--tokenizer", "box") == 0
+    assert np.array_equal(Store(again).batch(np.arange(4)), other.batch(np.arange(4)))
+    assert command("inspect", data, "--tokenizer", "box", "--picture", tmp_path / "codes.png") == 0
+    assert "has no decoder: codes are drawn as colours" in capsys.readouterr().err
+    assert command("export", run, "--out", tmp_path / "model") == 0
+    assert command("predict", tmp_path / "model", val, "--json") == 0
     assert command("tokenize", train, "--out", tmp_path / "part.tok", "--shard", "0/2") == 4
     assert "tilework tokenizer teacher" in capsys.readouterr().err
     assert command("tokenizer", "list", tmp_path) == 0
-    assert "teacher_codes" in capsys.readouterr().out
+    assert "box" in capsys.readouterr().out
+
+
+def test_by_its_name_it_keeps_the_codes_of_the_package(tmp_path: Path) -> None:
+    images = write_images(tmp_path / "images", 2, 11)
+    assert command("tokenize", images, "--tokenizer", "box", "--out", tmp_path / "x.tok") == 0
+    store, (packaged, own) = Store(tmp_path / "x.tok"), box.load_box()
+    np.testing.assert_allclose(store.codebook.vectors, packaged.codebook.numpy(), atol=1e-3)
+    assert store.manifest.tokenizer[box.ENCODER] == own.sha256
+
+
+@pytest.mark.skipif(importlib.util.find_spec("onnxscript") is None, reason="onnxscript is not installed")
+def test_from_pixels_to_classes_as_one_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: onnxruntime on the graph, which `export` compares with the run at two batch sizes."""
+    images, data = write_images(tmp_path / "images", 2, 6, side=64), tmp_path / "x.tok"
+    assert command("tokenize", images, "--out", data, "--size", "64x64") == 0
+    few = ("fit.steps=3", "fit.schedule.warmup_steps=1")
+    assert command("train", "linear_cpu", *few, "--data", data, "--out", tmp_path / "run") == 0
+    capsys.readouterr()
+    assert command("export", tmp_path / "run", "--out", tmp_path / "model", "--onnx", "--pixels", "--json") == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["onnx_input"].startswith("pixels (B, 3, 64, 64)")
+    assert made["onnx_max_difference"] < 1e-4

@@ -39,8 +39,11 @@ def export(
         data: Token store or image folder to check outputs on, instead of random input; sets the input size of ONNX.
         tokenizer: Directory of the tokenizer, if the run does not hold it.
     """
+    from tilework.core.console import notice
     from tilework.runs.export import export_run
 
+    if onnx:
+        notice(f"writing the ONNX graph as well takes {'half a minute' if pixels else 'some seconds'}", json)
     made = export_run(run, out, onnx, data, pixels, best, tokenizer)
     values = {
         "model": str(out),

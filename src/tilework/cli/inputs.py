@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from itertools import chain, repeat, takewhile
 from pathlib import Path
 
 from tilework.core.errors import ConfigError, InputError
-from tilework.core.location import HF, location, path_or_hub, what_is
+from tilework.core.location import HF, location, packaged, path_or_hub, what_is
 
-# the first word of a command, and what it must be; "data" may be a store, a folder, a label file or shards
+# the first word of a command and those after it, and what they must be; "data" may be a store, a folder, a label file
+# or shards, "images" all of these but a store
 FIRST = {
-    "eval": "run",
-    "export": "run",
-    "predict": "run",
-    "probe": "run",
-    "explain": "run",
-    "robustness": "run",
-    "analyze align": "run",
-    "inspect": "store",
-    "verify": "store",
-    "column": "store",
-    "subset": "store",
-    "split": "data",
-    "tokenize": "data",
-    "tokenizer train": "data",
-    "compare": "data",
-    "annotate": "data",
-    "report": "report",
+    "eval": ("run",),
+    "export": ("run",),
+    "predict": ("run", "photograph"),
+    "probe": ("run",),
+    "explain": ("run", "run"),
+    "robustness": ("run", "run"),
+    "analyze align": ("run",),
+    "analyze tokenizers": ("tokenizer", "tokenizer"),
+    "inspect": ("store",),
+    "verify": ("store",),
+    "column": ("store",),
+    "subset": ("store",),
+    "split": ("data",),
+    "tokenize": ("images",),
+    "tokenizer train": ("images",),
+    "tokenizer teacher": ("images",),
+    "tokenizer card": ("tokenizer", "images"),
+    "start": ("images",),
+    "compare": ("images",),
+    "frontier": ("images",),
+    "annotate": ("data",),
+    "report": ("report", "report"),
 }
-MANY = ("report",)  # commands of several such words
 FLAGS = {
     "--data": "data",
     "--val": "data",
@@ -46,6 +51,10 @@ FLAGS = {
     "--keys": "file",
     "--names": "file",
     "--weights": "file",
+    "--transfer": "run",
+    "--lpips": "file",
+    "--frost": "file",
+    "--shift": "shift",
 }
 FROM_HUB = ("--tokenizer", "--start", "--weights")
 KINDS = {  # what is needed, and what to do about anything else
@@ -54,15 +63,24 @@ KINDS = {  # what is needed, and what to do about anything else
         ("a run", "a chain of runs", "an exported model", "a token store", "a table or comparison of runs"),
         "give a directory that 'tilework train', 'tokenize', 'table', 'robustness' or 'frontier' wrote",
     ),
-    "tokenizer": (("a tokenizer",), "train one with 'tilework tokenizer train IMAGES'"),
+    "tokenizer": (("a tokenizer",), "train one with 'tilework tokenizer train IMAGES', or give box"),
     "adapter": (("a TokenAdapt",), "give OUT/token_adapt of a run of token_adapt_cpu"),
     "maps": (("label maps",), "make them with 'tilework annotate IMAGES --out MAPS'"),
     "store": (("a token store",), "make one with 'tilework tokenize'"),
     "data": (("a token store", None), "give a token store or a folder of images"),
+    "images": ((None,), "give a folder of images, or a label file"),
+    "photograph": (("a token store", None), "give photographs, folders of them or a token store"),
+    "shift": ((None,), "write NAME=DIR, such as R=imagenet-r"),
+}
+ABSENT = {  # what is said of a path with nothing, or nothing of the kind
+    "run": "no run or exported model in",
+    "tokenizer": "no tokenizer in",
+    "maps": "no label maps in",
+    "photograph": "no such image:",
 }
 ASSIGNMENT = re.compile(r"[a-z_][\w.]*=.*", re.IGNORECASE)
 TAKES_SETTINGS = ("train", "tokenizer train", "tokenizer import", "compare")
-TAKES_MANY = ("--data", "--val", "--tokenizer", "--rows")  # options of several words
+TAKES_MANY = ("--data", "--val", "--tokenizer", "--rows", "--shift")  # options of several words
 RECIPES = ("train", "recipes")
 
 
@@ -91,8 +109,9 @@ def check_inputs(command: str, words: Sequence[str]) -> None:
             path_or_hub(value) if option in FROM_HUB and value.startswith(HF) else location(value)
     if command in RECIPES and words and not words[0].startswith("-"):
         _check_recipe(words[0])
-    for word in _leading(words)[: None if command in MANY else 1] if command in FIRST else ():
-        _check(FIRST[command], word, "")
+    kinds = FIRST.get(command, ())
+    for kind, word in zip(chain(kinds, repeat(kinds[-1])) if kinds[1:] else kinds, _leading(words), strict=False):
+        _check(kind, word, "")
     for option, value in _values(words):
         if option in FLAGS:
             _check(FLAGS[option], value, option)
@@ -120,31 +139,41 @@ def _values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _check(kind: str, text: str, option: str) -> None:
     if "://" in text or text == "none" or text.startswith("timm:") or any(sign in text for sign in "*?["):
         return  # looked at when it is opened
-    path, said = Path(text), f"{option} " if option else ""
+    text = text.partition("=")[2] if kind == "shift" else text
+    path, shown = Path(text), f"{option} " if option else ""
+    if not text or (kind == "tokenizer" and text in packaged()):
+        return
+    hint = KINDS[kind][1] if kind in KINDS else "check the path"
     if not path.exists():
         spool = path.with_name(f"{path.name}.spool")
         if spool.is_dir():
-            what = f"{said}{path} is not finished: its parts lie in {spool}"
+            what = f"{shown}{path} is not finished: its parts lie in {spool}"
             raise InputError(what, "repeat the 'tilework tokenize' that was stopped, or run 'tilework seal'")
-        what = {"run": "no run in", "tokenizer": "no tokenizer in", "maps": "no label maps in"}.get(
-            kind, "no such data:"
-        )
-        hint = KINDS[kind][1] if kind in KINDS else "check the path"
-        raise InputError(f"{what} {path}" if kind != "file" else f"no such file: {path} ({option})", hint)
+        what = f"{ABSENT.get(kind, 'no such data:')} {path}"
+        raise InputError(what if kind != "file" else f"no such file: {path} ({option})", hint)
     if kind not in KINDS or not path.is_dir():
         return
-    wanted, hint = KINDS[kind]
-    found = what_is(path)
-    if found is not None and found not in wanted:
-        needed = {
-            "run": "a run",
-            "data": "data",
-            "tokenizer": "a tokenizer",
-            "report": "a run, a token store or a table",
-        }.get(kind, wanted[0])
-        if found == "an unfinished token store":
-            hint = "repeat the 'tilework tokenize' that was stopped, or run 'tilework seal'"
-        raise InputError(f"{path} is {found}, not {needed}", hint)
+    wanted, found = KINDS[kind][0], what_is(path)
+    if found in wanted:
+        return
+    said = {"run": "a run", "data": "data", "photograph": "a photograph", "report": "a run, a token store or a table"}
+    needed = said.get(kind, wanted[0] or "images")
+    if found is None:
+        raise InputError(f"{ABSENT[kind]} {path}" if kind in ABSENT else f"{path} is not {needed}", hint)
+    if found == "an unfinished token store":
+        hint = "repeat the 'tilework tokenize' that was stopped, or run 'tilework seal'"
+    if found == "a token store" and kind == "images":
+        hint = "its images are tokenized already; " + hint
+    raise InputError(f"{path} is {found}, not {needed}", hint)
+
+
+def is_folder(words: Sequence[str]) -> bool:
+    """Whether the first word of `train` is a folder or label file, and no recipe has its name."""
+    if not words or words[0].startswith("-") or not Path(words[0]).exists():
+        return False
+    from tilework.recipes.index import names
+
+    return words[0] not in (names() or ())
 
 
 def _check_recipe(name: str) -> None:

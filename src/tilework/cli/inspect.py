@@ -76,20 +76,26 @@ def _draw(
 ) -> None:
     import numpy as np
 
+    from tilework.core.console import notice
     from tilework.core.errors import ConfigError, InputError
     from tilework.core.files import write
     from tilework.core.registry import nearest
     from tilework.data.class_names import shown_names
     from tilework.report import captioned_pictures, rows_of_pictures
     from tilework.runs.pictures import beside, check_images, stored_samples
-    from tilework.tokenizers import load_tokenizer
+    from tilework.tokenizers.box import open_tokenizer
 
     if count < 1:
         raise ConfigError(f"--count is {count}", "give 1 or more")
     if name and name not in tokens.classes:
         raise InputError(f"{tokens.path} has no class '{name}'", nearest(name, tokens.classes))
-    if tokenizer is not None and load_tokenizer(tokenizer)[1].sha256 != tokens.manifest.tokenizer.get("sha256"):
-        raise InputError(f"{tokens.path} was made with another tokenizer than {tokenizer}", "give that one")
+    made_by, vectors = tokens.manifest.tokenizer, tokens.codebook.vectors
+    if tokenizer is not None:
+        model, card = open_tokenizer(tokenizer, str(tokens.path), made_by, vectors)
+        if card.sha256 != made_by.get("sha256"):
+            raise InputError(f"{tokens.path} was made with another tokenizer than {tokenizer}", "give that one")
+        if not model.decodes:
+            notice(f"the tokenizer {tokenizer} has no decoder: codes are drawn as colours")
     labels = tokens.column("label")
     wanted = np.flatnonzero(labels == tokens.classes.index(name)) if name else np.arange(len(tokens))
     if not len(wanted):

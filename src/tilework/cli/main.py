@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from tilework.cli.inputs import check_inputs, in_order
+from tilework.cli.inputs import check_inputs, in_order, is_folder
 from tilework.core.errors import EXIT_CODES, ConfigError, Stopped, TileworkError
 from tilework.core.methods import import_methods
 from tilework.core.registry import nearest
@@ -20,6 +20,7 @@ from tilework.version import __version__
 # command: "module.function" in tilework.cli; the first line of its docstring is its line in the overview
 COMMANDS = {
     "demo": "demo.demo",
+    "start": "start.start",
     "tokenizer train": "tokenizer.train_tokenizer",
     "tokenizer import": "tokenizer.import_tokenizer",
     "tokenizer dct": "tokenizer.make_dct",
@@ -72,7 +73,7 @@ def overview() -> str:
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     return (
         "usage: tilework COMMAND ...\n\n"
-        "Train vision models from tokens instead of pixels. Start with: tilework demo\n\n"
+        "Train vision models from tokens instead of pixels. Start with: tilework start FOLDER, or tilework demo\n\n"
         f"commands (details: tilework COMMAND --help):\n{commands}\n\nexit codes:\n{codes}"
     )
 
@@ -87,6 +88,9 @@ def main(args: list[str] | None = None) -> None:
     except TileworkError as error:
         print(f"tilework: {'' if isinstance(error, Stopped) else 'error: '}{error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except _Terminated:
+        print("tilework: stopped by a signal: repeat the command to resume", file=sys.stderr)
+        sys.exit(Stopped.exit_code)
     except KeyboardInterrupt:
         print("\ntilework: interrupted", file=sys.stderr)
         sys.exit(130)
@@ -95,8 +99,12 @@ def main(args: list[str] | None = None) -> None:
         sys.exit(0)
 
 
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM; no `except Exception` of ours or of a library takes it for its own failure."""
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped("stopped by a signal", "repeat the command to resume")
+    raise _Terminated
 
 
 def _run(args: list[str]) -> None:
@@ -106,6 +114,8 @@ def _run(args: list[str]) -> None:
         print(__version__)
     else:
         name, rest = _command(args)
+        if name == "train" and is_folder(rest):  # of images, instead of a recipe
+            name = "start"
         _check_output(rest)
         import_methods()
         rest = in_order(name, rest)

@@ -50,7 +50,12 @@ def predict(
         tokenizer: Directory of the tokenizer, if the run does not hold it.
     """
     from tilework.cli.output import check_png
-    from tilework.core.errors import OutputError
+    from tilework.core.errors import ConfigError, OutputError
+
+    if picture is not None:
+        check_png(picture, "--picture")
+    if top < 1:
+        raise ConfigError(f"--top {top}", "give 1 or more")
     from tilework.core.files import write
     from tilework.data.class_names import shown_names
     from tilework.runs import open_model
@@ -60,8 +65,6 @@ def predict(
     if segments_pixels(run):
         _segment(run, photographs, out, tokenizer, best, device, json)
         return
-    if picture is not None:
-        check_png(picture, "--picture")
     if out is not None and out.is_dir():
         raise OutputError(f"{out} is a directory", "give --out a file name")
     model = open_model(run, best)

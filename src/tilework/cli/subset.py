@@ -112,25 +112,14 @@ def _split_images(
     data: Path, out: tuple[Path, Path], fraction: float, seed: int, level: Literal["leaf", "top"]
 ) -> dict[str, int]:
     """Two label files; a class of one image goes into the first."""
-    import numpy as np
-
     from tilework.core.console import notice
-    from tilework.core.errors import ConfigError, InputError
-    from tilework.core.files import write
+    from tilework.core.errors import ConfigError
     from tilework.data.images import ImageFolder
-    from tilework.data.label_file import write_label_file
-    from tilework.store.rearrange import first_of_each, random_rank
+    from tilework.data.split import split_images
 
     if any(path.suffix != ".csv" for path in out):
         raise ConfigError(f"--out {out[0]} {out[1]}: images are split into label files", "give two names with .csv")
     folder = ImageFolder.open(data, level=level)
     for note in folder.notes:
         notice(note)
-    first = first_of_each(folder.labels, random_rank(len(folder), seed), fraction)
-    rest = np.setdiff1d(np.arange(len(folder)), first)
-    if not len(rest):
-        raise InputError(f"a fraction of {fraction} leaves nothing for {out[1]}", "lower it")
-    for path, index in zip(out, (first, rest), strict=True):
-        labels = [folder.classes[label] for label in folder.labels[index].tolist()]
-        write(path, write_label_file(folder.root, path, [folder.key(i) for i in index.tolist()], labels).encode())
-    return {str(out[0]): len(first), str(out[1]): len(rest)}
+    return dict(zip(map(str, out), split_images(folder, out, fraction, seed), strict=True))

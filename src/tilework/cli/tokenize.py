@@ -12,9 +12,7 @@ from tilework.cli.output import progress_bar, show
 
 if TYPE_CHECKING:
     from tilework.data.open_images import Images as Opened
-    from tilework.tokenizers import Tokenizer
     from tilework.tokenizers.tokenize import Tokenizing
-    from tilework.tokenizers.tokenizer import Card
 
 
 def tokenize(
@@ -96,8 +94,7 @@ def tokenize(
     from tilework.data.images import ImageFolder
     from tilework.data.open_images import open_images
     from tilework.store import Store, codecs
-    from tilework.tokenizers import load_tokenizer
-    from tilework.tokenizers.box import box_like, fitted_box, is_fitted
+    from tilework.tokenizers.box import box_like, fitted_box, kept_box, open_tokenizer
     from tilework.tokenizers.ray_engine import spool_on_ray
     from tilework.tokenizers.tokenize import Tokenizing, open_spool, parse_share, parse_size, quarantine_of, spool_share
     from tilework.tokenizers.tokenize import tokenize as run
@@ -125,17 +122,19 @@ def tokenize(
     if masks and reference is not None and "mask" not in (column.name for column in reference.manifest.columns):
         known = None  # its codes alone, from a store of other images
     folder = open_images(images, labels, known, classes or "leaf")
-    if tokenizer is not None:
-        model, card = load_tokenizer(tokenizer)
+    if tokenizer is not None and reference is not None:
+        made_by, vectors = reference.manifest.tokenizer, reference.codebook.vectors
+        model, card = open_tokenizer(tokenizer, str(like), made_by, vectors)
+    elif tokenizer is not None:
+        model, card = open_tokenizer(tokenizer)
+        used = np.arange(len(model.codebook)) if card.encoder else None
     elif reference is not None:
         model, card = box_like(str(like), reference.manifest.tokenizer, reference.codebook.vectors)
     elif share is not None or engine != "here":
         what = "several processes need a tokenizer with the same codes"
         raise ConfigError(what, f"make it with 'tilework tokenizer teacher {images} --out DIR' and add --tokenizer DIR")
     else:
-        few = f"{len(folder)} images are too few to fit codes to: those of the package are used"
-        notice("fitting codes to these images" if is_fitted(len(folder)) else few, json)
-        model, card = _kept_box(out) or fitted_box(folder, chosen, frame)
+        model, card = kept_box(out) or fitted_box(folder, chosen, frame, lambda text: notice(text, json))
         used = np.arange(len(model.codebook))  # all of them, so that the store can encode further images
     own = card.size
     card = replace(card, size=parse_size(size)) if size else card
@@ -181,18 +180,6 @@ def tokenize(
         },
         json,
     )
-
-
-def _kept_box(out: Path) -> tuple[Tokenizer, Card] | None:
-    """The tokenizer in the box with the codes that an interrupted command has fitted."""
-    from tilework.store import Spool, spool_of
-    from tilework.tokenizers.box import ENCODER, box_like
-
-    if not (spool_of(out) / "plan.json").is_file():
-        return None
-    spool = Spool.open(spool_of(out))
-    made_by = spool.plan.tokenizer
-    return box_like(str(spool.path), made_by, spool.codebook) if ENCODER in made_by else None
 
 
 def _plan(job: Tokenizing, folder: Opened, out: Path) -> dict[str, object]:

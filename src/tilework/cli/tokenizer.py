@@ -217,12 +217,12 @@ def list_tokenizers(
     """
     import json as text
 
-    from tilework.tokenizers.tokenizer import PACKAGED, SETTINGS, packaged
+    from tilework.core.location import PACKAGED, TOKENIZER, packaged
 
-    found = {name: PACKAGED / name / SETTINGS for name in packaged()}
+    found = {name: PACKAGED / name / TOKENIZER for name in packaged()}
     for folder in folders:
         for depth in ("", "*/", "*/*/"):
-            found |= {str(file.parent): file for file in sorted(folder.glob(f"{depth}{SETTINGS}"))}
+            found |= {str(file.parent): file for file in sorted(folder.glob(f"{depth}{TOKENIZER}"))}
     values = {}
     for name, file in found.items():
         try:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from tilework.core.errors import InputError
 
+TOKENIZER = "tokenizer.json"  # the file that a directory is a tokenizer by
 SCHEMES = ("http", "https", "s3", "gs", "memory")
 KINDS = {  # what a directory is, by a file that it has
     "manifest.json": "a token store",
-    "tokenizer.json": "a tokenizer",
+    TOKENIZER: "a tokenizer",
     "token_adapt.json": "a TokenAdapt",
     "model.json": "an exported model",
     "maps.json": "label maps",
@@ -19,6 +20,7 @@ KINDS = {  # what a directory is, by a file that it has
     "settings.json": "a table or comparison of runs",
     "plan.json": "an unfinished token store",
 }
+PACKAGED = Path(__file__).parents[1] / "tokenizers" / "packaged"  # tokenizers that come with Tilework
 HF, HUB_KINDS = "hf://", ("datasets", "models", "spaces", "kernels", "buckets")
 HUB = re.compile(
     r"hf://(?:(?P<kind>datasets|models)/(?=[^/@]+/))?(?P<repo>[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95})"
@@ -149,6 +151,11 @@ def path_or_hub(given: Path | str) -> PathOrHub:
 def is_store(given: Location) -> bool:
     """Whether a path or URL names a token store rather than a folder of images."""
     return isinstance(given, Url) or (given / "manifest.json").exists() or given.suffix == ".tok"
+
+
+def packaged() -> tuple[str, ...]:
+    """Names of the tokenizers that come with Tilework."""
+    return tuple(sorted(path.parent.name for path in PACKAGED.glob(f"*/{TOKENIZER}")))
 
 
 def what_is(path: Path) -> str | None:

@@ -13,13 +13,14 @@ FEW = 40  # names that a line can hold
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint with the closest known name, and all names if there are few."""
+    """A hint with the closest known name, and all names if there are few; else the closest few."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean '{close[0]}'? " if close else ""
-    if len(known) <= FEW or not close:
-        return f"{hint}known: {', '.join(known)}"
-    return hint.rstrip()
+    if len(known) <= FEW:
+        return (f"did you mean '{close[0]}'? " if close else "") + f"known: {', '.join(known)}"
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"closest of {len(known)}: {', '.join(difflib.get_close_matches(name, known, n=4, cutoff=0.0))}"
 
 
 class Registry(Generic[T]):

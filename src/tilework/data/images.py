@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
 
@@ -425,8 +426,13 @@ def decode_all(
         raise InputError(
             f"{len(broken)} of {len(folder)} images in {folder.root} cannot be read "
             f"(first: {broken[0].path}: {broken[0].reason})",
-            f"repair or remove them; at most {max_broken:.0%} may be broken",
+            "repair or remove them" + accepting("max_broken=", broken, len(folder)),
         )
+
+
+def accepting(setting: str, broken: Sequence[Broken], total: int) -> str:
+    """What to add to a hint: the setting by which so many unreadable images are accepted."""
+    return "" if len(broken) == total else f", or accept them with {setting}{ceil(100 * len(broken) / total) / 100:g}"
 
 
 def attempt(path: File, decode: Callable[[], T]) -> T | str:

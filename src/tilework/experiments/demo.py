@@ -19,6 +19,7 @@ from tilework.core.files import is_free, new_directory, write, write_json
 from tilework.data import ImageFolder, ImageSource, epoch_order
 from tilework.data.photographs import write_photographs
 from tilework.evaluation import Classification, classify
+from tilework.experiments.statistics import within_noise
 from tilework.recipes import run_of
 from tilework.report import Card, Page, code_pictures, rows_of_pictures
 from tilework.report.figures import BLUE, ORANGE, draw_trade
@@ -280,12 +281,6 @@ class Demo:
 def _bytes(picture: np.ndarray) -> np.ndarray:
     """A picture in 0..255, whether it was that or in [0, 1]."""
     return picture if picture.dtype == np.uint8 else (255 * picture.clip(0, 1)).round().astype(np.uint8)
-
-
-def within_noise(one: float, other: float, count: int) -> bool:
-    """Whether two accuracies on so many images differ by less than 1.96 standard errors of their difference."""
-    variance = (one * (1 - one) + other * (1 - other)) / max(1, count)
-    return abs(one - other) <= 1.96 * variance**0.5
 
 
 def _parts(images: Path) -> list[Path]:

@@ -33,6 +33,7 @@ from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError, MachineError
 from tilework.core.files import locked, make_directory, new_directory, sha256, write, write_json
+from tilework.core.location import PACKAGED, packaged
 from tilework.core.registry import Registry, nearest
 from tilework.data.images import ImageFolder, ImageSource, open_image, to_rgb
 from tilework.data.loader import in_order
@@ -46,7 +47,7 @@ from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.kmeans import kmeans
 from tilework.tokenizers.quantise import best
 from tilework.tokenizers.teacher_codes import TeacherCodes, fit_codes
-from tilework.tokenizers.tokenizer import PACKAGED, WEIGHTS, packaged
+from tilework.tokenizers.tokenizer import WEIGHTS
 from tilework.train.log import Bar, notice
 
 RESULTS, TABLE, PLOT = "results.json", "table.md", "frontier.png"

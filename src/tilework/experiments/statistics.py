@@ -55,3 +55,9 @@ def paired_deviation(rows: Sequence[Sequence[float]]) -> tuple[float, int]:
     squares = sum((x - mean(row) - seed + total) ** 2 for row in rows for x, seed in zip(row, seeds, strict=True))
     degrees = (len(rows) - 1) * (len(rows[0]) - 1)
     return sqrt(squares / degrees), degrees
+
+
+def within_noise(one: float, other: float, count: int) -> bool:
+    """Whether two accuracies on so many images differ by less than 1.96 standard errors of their difference."""
+    variance = (one * (1 - one) + other * (1 - other)) / max(1, count)
+    return abs(one - other) <= 1.96 * variance**0.5

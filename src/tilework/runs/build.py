@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -244,11 +245,19 @@ def check_data(
         raise ConfigError(f"training ends in {found}, evaluation in {wanted}", "change the crops of both")
     if run.fit.ema and run.objective.learns_table:
         raise ConfigError("learnt code vectors are not averaged with the weights", "set fit.ema=0")
-    if count < run.fit.batch:
-        raise ConfigError(
-            f"{count} samples do not fill a batch of {run.fit.batch}", f"lower fit.batch: fit.batch={count}"
-        )
+    if count < max(2, run.fit.batch):
+        raise ConfigError(f"a batch cannot be filled by {counted(count, 'sample')}", "give more")
     return spec, model
+
+
+def with_batch(run: Run, samples: int, processes: int = 1, quiet: bool = True) -> Run:
+    """The same run with the largest batch that so many samples fill, where they do not fill its own."""
+    unit = processes * run.fit.accumulate
+    batch = min(run.fit.batch, max(1, samples // unit) * unit)
+    if batch == run.fit.batch:
+        return run
+    notice(f"{counted(samples, 'sample')}: the batch is {batch}, not {run.fit.batch}", quiet)
+    return replace(run, fit=replace(run.fit, batch=batch))
 
 
 def remark(

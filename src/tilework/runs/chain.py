@@ -13,7 +13,7 @@ from tilework.core.location import Location, PathOrHub, Url, is_store
 from tilework.data import ImageFolder, ImageSource, Source, TokenSource
 from tilework.data.pairs import open_pairs
 from tilework.models import Model
-from tilework.runs.build import check_data, check_there, chosen, find_columns
+from tilework.runs.build import check_data, check_there, chosen, find_columns, with_batch
 from tilework.runs.directory import RESULTS, claim_chain
 from tilework.runs.job import train_in
 from tilework.runs.pins import pin_settings, pin_start
@@ -60,10 +60,9 @@ def check_links(
         )
     before = Start.read(start) if start is not None else None
     for link, path, judge in zip(chain.links, data, val, strict=True):
-        run = link.run
-        find_columns(run, path)
-        source = _glance(path, run.size)
-        source = chosen(source, run)
+        find_columns(link.run, path)
+        source = chosen(_glance(path, link.run.size), link.run)
+        run = with_batch(link.run, len(source))
         judged = None if judge is None else _glance(judge, run.size, source.classes)
         _, model = check_data(run, source, judged, path, judge)
         if not isinstance(model, Model):

@@ -37,7 +37,7 @@ from tilework.runs.predict import Prediction, predict
 from tilework.runs.run import Run
 from tilework.runs.start import DESCRIPTION, WEIGHTS
 from tilework.runs.trained import Trained
-from tilework.tokenizers import Tokenizer, load_tokenizer
+from tilework.tokenizers import Tokenizer
 from tilework.tokenizers.find import keep_tokenizer
 from tilework.tokenizers.images_as_codes import code_numbers
 from tilework.tokenizers.tokenizer import Card
@@ -255,9 +255,9 @@ def export_run(
             codebook.write(folder)
         known = dict(spec.tokenizer)
         if encoder is not None:
-            known = {"name": encoder[1].name, "sha256": encoder[1].sha256}
-            assert encoder[1].place is not None
-            keep_tokenizer(encoder[1].place, folder, None)
+            known = encoder[1].made_by
+            if encoder[1].place is not None:  # else it comes with Tilework, and its codes are the codebook
+                keep_tokenizer(encoder[1].place, folder, None)
         description = Description(
             model=run.model,
             stage=decode(Stage, spec.stage, "stage"),
@@ -270,7 +270,7 @@ def export_run(
             compared=f"{SAMPLES} {'random inputs' if data is None else 'samples of data'}",
             stored=spec.stored,
             frame=spec.frame,
-            preprocessing=_preprocessing(run.size if encoder is None else encoder[1].size, spec.frame),
+            preprocessing=_preprocessing(run.size if encoder is None else trained.canvas(*encoder), spec.frame),
             tokenizer={k: v for k, v in known.items() if k != "place"},
             figures=trained.figures,
             licence=spec.licence,
@@ -279,7 +279,7 @@ def export_run(
         if onnx and pixels and codebook is not None:
             assert encoder is not None
             through = _FromPixels(encoder[0], codebook, whole).eval()
-            images = _pixels(encoder[1].size)
+            images = _pixels(trained.canvas(*encoder))
             with torch.inference_mode():
                 wanted = through(images)
             graph = _write_graph(folder / GRAPH, through, images, wanted, description)
@@ -296,10 +296,9 @@ def export_run(
 
 def _encoder(trained: Trained, given: Path | None) -> tuple[Tokenizer, Card] | None:
     """The tokenizer of a run's codes: the one given, or that which the run holds or knows."""
-    place = given or trained.tokenizer
-    if place is None or trained.codebook is None:
+    if trained.codebook is None or (given is None and not trained.has_tokenizer):
         return None
-    tokenizer, card = load_tokenizer(place)
+    tokenizer, card = trained.find_tokenizer(given, "what is exported")
     code_numbers(tokenizer, trained.codebook)  # refuses another one
     return tokenizer, card
 
@@ -464,7 +463,7 @@ def _write_graph(file: Path, whole: nn.Module, x: Tensor, logits: Tensor, about:
         program.save(file)
         session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
         found = [torch.from_numpy(session.run(None, {kind: x[:n].numpy()})[0]) for n in (1, SAMPLES)]
-    except OSError:
+    except (OSError, TileworkError):
         raise
     except Exception as error:  # of the exporter or the runtime, each of its own kind
         raise ConfigError("this model cannot be written as ONNX", f"leave --onnx out ({_line(error)})") from error

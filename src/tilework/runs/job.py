@@ -34,6 +34,7 @@ from tilework.runs.build import (
     store_of,
     training_source,
     validation_source,
+    with_batch,
 )
 from tilework.runs.directory import QUARANTINE, RESULTS, DataSpec, RunDirectory
 from tilework.runs.pins import hashes_of, pin_settings, pin_start
@@ -75,6 +76,7 @@ def prepare(
     )
     validation = None if val is None else validation_source(run, val, whole.classes, quiet_here)
     source = training_source(run, whole, columns, str(data))
+    asked, run = run, with_batch(run, len(source), world.size, quiet_here)  # the directory keeps what was asked for
     spec, model = check_data(run, source, validation, data, val)
     remark(whole, validation, data, val, quiet_here or not task.labels, part=run.samples > 0)
     if begin is not None:
@@ -84,7 +86,7 @@ def prepare(
     steps, evaluation = (build_all(part, codebook, world.device) for part in (rest, run.evaluation))
     if leads:
         spec, hub = _with_tokenizer(spec, source, out), hashes_of(run, start)
-        directory.write(run, spec, codebook, {"train": data, "val": val}, start, hub)
+        directory.write(asked, spec, codebook, {"train": data, "val": val}, start, hub)
         broken = [asdict(b) for s in (whole, validation) if s is not None for b in broken_files(s)]
         if broken:
             write_json(out / QUARANTINE, broken)

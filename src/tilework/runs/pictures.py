@@ -21,7 +21,7 @@ from tilework.data.masked import innermost
 from tilework.report import code_pictures
 from tilework.runs.trained import Trained
 from tilework.store import Store
-from tilework.tokenizers import load_tokenizer
+from tilework.tokenizers.box import open_tokenizer
 from tilework.tokenizers.find import find_tokenizer
 from tilework.tokenizers.images_as_codes import ImagesAsCodes
 
@@ -124,8 +124,9 @@ def stored_pictures(store: Store, index: np.ndarray, tokenizer: Path | None = No
     image, view = np.divmod(index, store.views)
     ids = store.batch(image, view)
     if tokenizer is not None:
-        model, card = load_tokenizer(tokenizer)
-        if card.sha256 == store.manifest.tokenizer.get("sha256"):
+        made_by = store.manifest.tokenizer
+        model, card = open_tokenizer(tokenizer, str(store.path), made_by, store.codebook.vectors)
+        if model.decodes and card.sha256 == made_by.get("sha256"):
             pixels = model.decode(torch.from_numpy(store.used[ids]))
             return [(x * 255).round().byte().permute(1, 2, 0).numpy() for x in pixels]
     if ids.ndim == 4:  # several codes at a position: the first of them

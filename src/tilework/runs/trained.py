@@ -25,7 +25,7 @@ from tilework.models import Model, Network
 from tilework.runs.build import build_model, check_there, open_source, with_columns
 from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.run import Run
-from tilework.tokenizers import Tokenizer, box, load_tokenizer
+from tilework.tokenizers import Tokenizer, box
 from tilework.tokenizers.find import find_tokenizer
 from tilework.tokenizers.images_as_codes import ImagesAsCodes
 from tilework.tokenizers.tokenizer import Card
@@ -171,15 +171,13 @@ class Trained:
 
     def find_tokenizer(self, given: Path | None, data: str) -> tuple[Tokenizer, Card]:
         """The one given, or the run's own; the one in the box takes the codes of the run. data: for messages."""
-        if box.ENCODER in self.spec.tokenizer and (given is None or str(given) == box.NAME):
-            assert self.codebook is not None
-            return box.box_like(str(self.path), self.spec.tokenizer, self.codebook.vectors)
-        if (path := given or self.tokenizer) is None:
-            known = self.spec.tokenizer
+        known = self.spec.tokenizer
+        path = given or self.tokenizer or (Path(box.NAME) if box.ENCODER in known else None)
+        if path is None:
             which = f" '{known['name']}' (SHA-256 {known['sha256'][:12]}...)" if known.get("sha256") else ""
             what = f"{self.path} was trained on tokens, {data} holds images"
             raise InputError(what, f"add --tokenizer with its tokenizer{which}, or tokenize them")
-        return load_tokenizer(path)
+        return box.open_tokenizer(path, str(self.path), known, None if self.codebook is None else self.codebook.vectors)
 
     def canvas(self, tokenizer: Tokenizer, card: Card) -> tuple[int, int]:
         """The size of images whose codes have the grid that the run was trained on."""

@@ -10,21 +10,26 @@ K codes | C code dim
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tilework.core.console import counted
 from tilework.core.errors import InputError
+from tilework.core.location import PACKAGED, PathOrHub
 from tilework.data.images import Frame
 from tilework.data.open_images import Images
+from tilework.store import Spool, spool_of
 from tilework.tokenizers.teacher_codes import TeacherCodes, fit, some_pixels
-from tilework.tokenizers.tokenizer import PACKAGED, Card, load_tokenizer
+from tilework.tokenizers.tokenizer import Card, Tokenizer, load_tokenizer
 
 NAME = "box"
 IMAGES = 1000  # that codes are fitted to
-FEWEST = 40  # positions for each code, below which the codes of the package are kept
+FEWEST = 2  # positions for each code, below which the codes of the package are kept (docs/choosing.md)
 ENCODER = "encoder"  # in the manifest of a store: SHA-256 of the package's weights
 
 
@@ -35,34 +40,64 @@ def load_box() -> tuple[TeacherCodes, Card]:
     return tokenizer, card
 
 
-def with_codes(codebook: Tensor) -> tuple[TeacherCodes, Card]:
-    """The network of the package with other codes, (K, C). The hash is of both."""
-    tokenizer, card = load_box()
+def with_codes(codebook: Tensor, loaded: tuple[TeacherCodes, Card] | None = None) -> tuple[TeacherCodes, Card]:
+    """The network of the package with other codes, (K, C). The hash is of both. loaded: the box, if it is at hand."""
+    tokenizer, card = loaded or load_box()
     table = codebook.detach().cpu().float().contiguous()
     digest = hashlib.sha256(card.sha256.encode() + table.numpy().tobytes()).hexdigest()
     return tokenizer.with_codes(table), Card(NAME, digest, card.size, card.origin, encoder=card.sha256)
 
 
-def is_fitted(images: int) -> bool:
-    """Whether so many images are enough to fit codes to."""
-    tokenizer, card = load_box()
-    return min(IMAGES, images) * prod(tokenizer.grid(card.size)) >= FEWEST * len(tokenizer.codebook)
+def fitted_box(
+    images: Images,
+    device: torch.device,
+    frame: Frame = "cover",
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[TeacherCodes, Card]:
+    """The network with codes of some of these images; as the package holds it where they are too few.
 
-
-def fitted_box(images: Images, device: torch.device, frame: Frame = "cover") -> tuple[TeacherCodes, Card]:
-    """The network with codes of some of these images; as the package holds it where they are too few."""
-    tokenizer, card = load_box()
-    if is_fitted(len(images)):
+    say: is told which, before anything is computed.
+    """
+    tokenizer, card = loaded = load_box()
+    points = min(IMAGES, len(images)) * prod(tokenizer.grid(card.size))
+    if points < FEWEST * len(tokenizer.codebook):
+        say(f"{counted(len(images), 'image')} are too few to fit codes to: those of the package are used")
+    else:
+        say("fitting codes to these images")
         fit(tokenizer, some_pixels(images, IMAGES, card.size, frame), device, projection=False)
-    return with_codes(tokenizer.codebook)
+    return with_codes(tokenizer.codebook, loaded)
 
 
-def box_like(name: str, made_by: dict[str, str], codebook: np.ndarray) -> tuple[TeacherCodes, Card]:
+def box_like(name: str, made_by: Mapping[str, str], codebook: np.ndarray) -> tuple[TeacherCodes, Card]:
     """The tokenizer of a store, from its manifest and codes; refuses one of another version of the package."""
-    _, card = load_box()
     if ENCODER not in made_by:
         raise InputError(f"{name} was not made with the tokenizer in the box", "give its own with --tokenizer")
-    if made_by[ENCODER] != card.sha256:
+    loaded = load_box()
+    if made_by[ENCODER] != loaded[1].sha256:
         what = f"{name} was made with the tokenizer in the box of another version of Tilework"
         raise InputError(what, "tokenize its images again, or use that version")
-    return with_codes(torch.from_numpy(codebook))
+    return with_codes(torch.from_numpy(codebook), loaded)
+
+
+def kept_box(out: Path) -> tuple[TeacherCodes, Card] | None:
+    """The box with the codes that were fitted for a store whose making was stopped."""
+    if not (spool_of(out) / "plan.json").is_file():
+        return None
+    spool = Spool.open(spool_of(out))
+    made_by = spool.plan.tokenizer
+    return box_like(str(spool.path), made_by, spool.codebook) if ENCODER in made_by else None
+
+
+def open_tokenizer(
+    given: PathOrHub | str, name: str = "", made_by: Mapping[str, str] | None = None, codebook: np.ndarray | None = None
+) -> tuple[Tokenizer, Card]:
+    """A tokenizer as --tokenizer names it: a directory, or `box`, with the codes of the data if it made them.
+
+    name, made_by, codebook: of the store or run at hand, as for `box_like`.
+    """
+    if str(given) != NAME or Path(given).exists():
+        return load_tokenizer(given)
+    if codebook is not None and ENCODER in (made_by or {}):
+        return box_like(name, made_by or {}, codebook)
+    loaded = load_box()
+    return with_codes(loaded[0].codebook, loaded)

@@ -22,18 +22,18 @@ def diffuse(features: Tensor, nearest: Callable[[Tensor], Tensor], vectors: Call
 
     nearest: (B, C) to codes; vectors: codes to (B, C). At the edges the positions that are left share the whole error.
     """
-    left = features.clone()
     height, width = features.shape[1:3]
+    left = [list(row.unbind(1)) for row in features.unbind(1)]  # of each position (B, C)
     codes: dict[tuple[int, int], Tensor] = {}
     for row in range(height):
         ahead = -1 if row % 2 else 1
         for column in range(width)[::ahead]:
-            here = left[:, row, column]
+            here = left[row][column]
             codes[row, column] = nearest(here)
             error = here - vectors(codes[row, column])
             after = [(row + down, column + ahead * across, weight) for down, across, weight in WEIGHTS]
             after = [(r, c, weight) for r, c, weight in after if r < height and 0 <= c < width]
             for r, c, weight in after:
-                left[:, r, c] += error * (weight / sum(share for *_, share in after))
+                left[r][c] = left[r][c] + error * (weight / sum(share for *_, share in after))
     rows = [torch.stack([codes[row, column] for column in range(width)], 1) for row in range(height)]
     return torch.stack(rows, 1)

@@ -136,20 +136,30 @@ class TeacherCodes(Tokenizer):
 
     def map(self, pixels: Tensor) -> Tensor:
         """The teacher's map. pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, D)."""
-        together = CPU_BATCH if pixels.device.type == "cpu" else len(pixels)
-        parts = pixels.contiguous(memory_format=torch.channels_last).split(together)
-        return F.avg_pool2d(torch.cat([self.teacher(part) for part in parts]), self.config.pool).permute(0, 2, 3, 1)
+        whole = pixels.contiguous(memory_format=torch.channels_last)
+        apart = pixels.device.type == "cpu" and not torch.compiler.is_compiling()  # a graph takes any number of images
+        found = torch.cat([self.teacher(part) for part in whole.split(CPU_BATCH)]) if apart else self.teacher(whole)
+        return F.avg_pool2d(found, self.config.pool).permute(0, 2, 3, 1)
 
     def features(self, pixels: Tensor) -> Tensor:
         """pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, C)."""
         return (self.map(pixels) - self.centre) @ self.directions.T
 
+    @torch.inference_mode()
+    def encode_pooled(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes, and the mean of the teacher's whole map, (B, D)."""
+        found = self.map(pixels)
+        return self.nearest((found - self.centre) @ self.directions.T), found.mean((1, 2))
+
     def nearest(self, features: Tensor) -> Tensor:
         """Codes of maps, (B, h, w) int64, or (B, h, w, G)."""
         if not self.config.diffusion or self.config.quantiser == "fsq":
             return self.quantiser.nearest(features)
-        added = self.quantiser.added if isinstance(self.quantiser, ResidualStack) else self.vectors
-        return diffuse(features, self.quantiser.nearest, added)
+        if isinstance(self.quantiser, ResidualStack):
+            return diffuse(features, self.quantiser.nearest, self.quantiser.added)
+        table = self.codebook
+        half = table.square().sum(1) / 2  # once, not at every position
+        return diffuse(features, lambda x: (x @ table.T - half).argmax(-1), self.vectors)
 
     def vectors(self, ids: Tensor) -> Tensor:
         """Code vectors; of several codes side by side. ids: (B, h, w) or (B, h, w, G); returns (B, h, w, G C)."""

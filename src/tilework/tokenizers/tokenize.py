@@ -9,6 +9,7 @@ N images | B batch | V views | h, w code grid, with C codes at a position where 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 from collections import deque
@@ -25,8 +26,8 @@ import torch
 from torch import Tensor
 
 from tilework.core.errors import InputError, OutputError
-from tilework.core.files import write_json
-from tilework.data.images import Broken, Frame, ImageFolder, attempt, decode_image
+from tilework.core.files import write, write_json
+from tilework.data.images import Broken, Frame, ImageFolder, accepting, attempt, decode_image
 from tilework.data.open_images import Images
 from tilework.data.pairs import PairFolder, image_sides
 from tilework.data.views import decode_views, sample_crops
@@ -38,6 +39,7 @@ from tilework.tokenizers.tokenizer import Card, Tokenizer
 
 PART = 1024  # images
 AHEAD = 8  # batches under way
+POOLED = "pooled"  # files of features beside a store, and in its spool
 SpoolAll = Callable[["Images", "Tokenizing", Spool, float, Callable[[int, int], None]], None]
 
 
@@ -57,6 +59,7 @@ class Tokenizing:
     frame: Frame = "cover"  # squash: the whole image, its aspect not kept, as SeiT
     tiles: tuple[int, int] | None = None  # pixels of the parts that are encoded by themselves; None: the whole image
     mask_step: int = 0  # masks are kept in column `mask`, every so many pixels; 0: none are
+    pooled: bool = False  # whether features before the codes, pooled over positions, are kept beside the store
 
     def plan(self, images: Images) -> Plan:
         """What all parts of the store have in common."""
@@ -211,6 +214,8 @@ def _put(images: Images, job: Tokenizing, spool: Spool, number: int, part: _Batc
         columns["box"] = np.array(part.boxes, np.float32).reshape(-1, job.views, 4)
     if job.mask_step:
         columns["mask"] = part.masks
+    if job.pooled:
+        write(spool.path / f"{POOLED}/{number:05d}.npy", _npy(np.array(part.pooled, np.float32)))
     spool.put(number, np.array(part.values, np.int32).reshape(-1, *shape), columns)
 
 
@@ -226,6 +231,9 @@ def finish(
     images, broken = _receipts(spool)
     if broken:
         _check_broken(broken, images, max_broken)
+    if pooled := sorted((spool.path / POOLED).glob("*.npy")):
+        found = [features for file in pooled if len(features := np.load(file))]
+        write(pooled_of(out), _npy(np.concatenate(found)))
     seal(spool, out, codec, used=used, progress=progress)
     if broken:
         write_json(quarantine_of(out), [asdict(one) for one in broken])
@@ -235,6 +243,17 @@ def finish(
 def quarantine_of(out: Path) -> Path:
     """Where the images that could not be read are listed."""
     return out.with_name(f"{out.name}.quarantine.json")
+
+
+def pooled_of(out: Path) -> Path:
+    """Where the pooled features of a store's images lie, (N, D) float32, if they were asked for."""
+    return out.with_name(f"{out.name}.{POOLED}.npy")
+
+
+def _npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
 
 
 def count_images(images: Images, job: Tokenizing, number: int) -> int:
@@ -260,7 +279,7 @@ def _check_broken(broken: list[Broken], total: int, share: float) -> None:
     if len(broken) > share * total or len(broken) == total:
         raise InputError(
             f"{len(broken)} of {total} images cannot be read (first: {broken[0].path}: {broken[0].reason})",
-            f"repair or remove them; at most {share:.0%} may be broken",
+            "repair or remove them" + accepting("--max-broken ", broken, total),
         )
 
 
@@ -271,11 +290,12 @@ class _Batch:
     boxes: list[np.ndarray]  # (V, 4) where there are several views
     broken: list[Broken]
     masks: list[bytes]  # where they are kept
+    pooled: list[np.ndarray]  # (D,) each, where they are kept
 
     @staticmethod
     def empty() -> _Batch:
         """Of no images."""
-        return _Batch([], [], [], [], [])
+        return _Batch([], [], [], [], [], [])
 
     @property
     def images(self) -> int:
@@ -349,6 +369,9 @@ def _encode(job: Tokenizing, batch: _Batch) -> _Batch:
     if not batch.kept:
         return batch
     pixels = torch.from_numpy(np.stack(batch.values)).to(job.device)  # (B, 3, H, W) or (B, V, 3, H, W)
+    if job.pooled:
+        ids, features = job.tokenizer.encode_pooled(pixels / 255)
+        return replace(batch, values=list(ids.cpu().numpy()), pooled=list(features.float().cpu().numpy()))
     ids = torch.cat([job.encode(part / 255) for part in pixels.flatten(0, -4).split(job.batch)])
     codes = ids.cpu().numpy().reshape(*pixels.shape[:-3], *ids.shape[1:])  # (B, h, w) or (B, V, h, w)
     return replace(batch, values=list(codes))

@@ -21,19 +21,11 @@ from tilework.core.config import Plain, decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, TileworkError
 from tilework.core.files import new_directory, sha256, write, write_json
 from tilework.core.hub import local
-from tilework.core.location import PathOrHub, path_or_hub
+from tilework.core.location import PACKAGED, TOKENIZER, PathOrHub, packaged, path_or_hub
 from tilework.models.model import ModelConfig, Network
 from tilework.tokenizers.quantise import Quantiser
 
-WEIGHTS, SETTINGS, SCALE = "weights.safetensors", "tokenizer.json", ".scale"
-
-
-PACKAGED = Path(__file__).with_name("packaged")  # directories that come with Tilework
-
-
-def packaged() -> tuple[str, ...]:
-    """Names of the tokenizers that come with Tilework."""
-    return tuple(sorted(path.parent.name for path in PACKAGED.glob(f"*/{SETTINGS}")))
+WEIGHTS, SETTINGS, SCALE = "weights.safetensors", TOKENIZER, ".scale"
 
 
 class Tokenizer(Network):
@@ -97,6 +89,11 @@ class Tokenizer(Network):
         """Images from code vectors. vectors: (B, h, w, C) or (B, T, C); returns (B, 3, H, W), about [0, 1]."""
         raise ConfigError(f"a {type(self).__name__} has no decoder", "give a tokenizer that has one")
 
+    @property
+    def decodes(self) -> bool:
+        """Whether it has a decoder."""
+        return type(self).pixels is not Tokenizer.pixels
+
     def start(self, pixels: Tensor) -> None:
         """A first look at data before training, for those that start better with one. pixels: (B, 3, H, W)."""
 
@@ -105,6 +102,12 @@ class Tokenizer(Network):
         """Codes of images in [0, 1]. Returns (B, h, w) or (B, T) int64, or (B, h, w, C) where stacked."""
         self.grid((pixels.shape[-2], pixels.shape[-1]))  # refuses sizes that do not fit
         return self.nearest(self.features(pixels))
+
+    @torch.inference_mode()
+    def encode_pooled(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes as of `encode`, and the mean over positions of what is before them, (B, D)."""
+        features = self.features(pixels)
+        return self.nearest(features), features.flatten(1, -2).mean(1)
 
     @torch.inference_mode()
     def decode(self, ids: Tensor) -> Tensor:
@@ -215,6 +218,8 @@ def decoder_of(path: PathOrHub | str, codebook: Codebook) -> tuple[Tokenizer, Te
     """The tokenizer of a data set's codes, and its number of each of them, (K,); refuses another tokenizer."""
     tokenizer, _ = load_tokenizer(path)
     tokenizer.check_grid()
+    if not tokenizer.decodes:
+        raise ConfigError(f"the tokenizer {path} has no decoder", "give one that has, to draw what codes stand for")
     positions = codebook.positions_in(Codebook.of(tokenizer.codebook.detach().cpu().numpy()))
     if positions is None:
         raise ConfigError(f"{path} has other codes than the data", "give the tokenizer that the data were made with")

@@ -1,0 +1,25 @@
+"""A folder of images in two parts by label files, stratified by class; nothing is copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tilework.core.errors import InputError
+from tilework.core.files import write
+from tilework.data.images import ImageFolder
+from tilework.data.label_file import write_label_file
+from tilework.store.rearrange import first_of_each, random_rank
+
+
+def split_images(folder: ImageFolder, out: tuple[Path, Path], fraction: float, seed: int = 0) -> tuple[int, int]:
+    """Write two label files; a share of each class, and a class of one image, goes into the first. Returns counts."""
+    first = first_of_each(folder.labels, random_rank(len(folder), seed), fraction)
+    rest = np.setdiff1d(np.arange(len(folder)), first)
+    if not len(rest):
+        raise InputError(f"a fraction of {fraction} leaves nothing for {out[1]}", "lower it")
+    for path, index in zip(out, (first, rest), strict=True):
+        labels = [folder.classes[label] for label in folder.labels[index].tolist()]
+        write(path, write_label_file(folder.root, path, [folder.key(i) for i in index.tolist()], labels).encode())
+    return len(first), len(rest)

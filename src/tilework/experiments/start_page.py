@@ -1,0 +1,128 @@
+"""The page of `tilework start`: what was found, beside simpler things, and where the classifier errs.
+
+N images | K classes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tilework.core.config import Plain
+from tilework.core.files import write
+from tilework.data.images import decode_image
+from tilework.evaluation import Classification
+from tilework.report import Page, captioned_pictures, confusion
+
+PAGE = "report.html"
+MISTAKES, SIDE = 12, 160  # pictures; their pixels
+PAIRS = 10  # of classes that are confused most
+SMALLEST = 5e-4  # difference in accuracy that is shown
+MOST = 30  # classes that a confusion matrix has room for
+
+
+def next_commands(out: Path) -> list[str]:
+    """What a user may do with the run."""
+    return [
+        f"tilework predict {out / 'run'} PHOTO|FOLDER ...",
+        f"tilework eval {out / 'run'} --data IMAGES",
+        f"tilework export {out / 'run'} --out model --onnx --pixels",
+    ]
+
+
+def comparison(results: Plain) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table: what was trained first."""
+    lines = []
+    for row in results["rows"]:
+        held = "-" if row["bytes_per_image"] is None else f"{row['bytes_per_image']:,.0f}"
+        points = f"{100 * row['difference']:+.1f} points" + (", within noise" if row["within_noise"] else "")
+        lines.append([row["what"], held, f"{row['accuracy']:.1%}", "" if row is results["rows"][0] else points])
+    return ["", "bytes per image", "accuracy", "difference"], lines
+
+
+def verdict(results: Plain) -> str:
+    """Whether something simpler does better, in a sentence."""
+    said = {row["row"]: row["what"] for row in results["rows"]}
+    better = [said[name] for name in results["simpler_and_better"]]
+    if better:
+        return f"Something simpler does better on these images: {' and '.join(better)}."
+    ahead = [row["what"] for row in results["rows"][1:] if row["difference"] > SMALLEST]
+    if ahead:
+        verb = "is" if len(ahead) == 1 else "are"
+        return f"Nothing simpler does better beyond noise; within it, {' and '.join(ahead)} {verb} ahead."
+    return "Nothing simpler does better on these images."
+
+
+def write_page(out: Path, results: Plain, found: Classification, paths: Sequence[Path]) -> None:
+    """Write OUT/report.html. paths: of the validation images, in their order."""
+    images = results["images"]
+    page = Page(
+        f"Tilework start: {Path(results['start']).name}",
+        f"{results['accuracy']:.1%} of {images['val']:,} validation images are named right, "
+        f"{images['classes']} classes, after training on {images['train']:,} images.",
+    )
+    page.heading("Beside simpler things on the same images")
+    page.table(*comparison(results))
+    page.text(verdict(results))
+    page.text(
+        "The codes and the probe come from an EfficientNet-Lite0 that was trained on ImageNet-1k. One run, one split: "
+        "a difference is within noise below 1.96 standard errors of both accuracies."
+    )
+    page.heading("The images")
+    height, width = images["median_size"]
+    page.table(
+        ["what", "value"],
+        [
+            ["images to train on, to validate on", f"{images['train']:,}, {images['val']:,}"],
+            ["classes, images of the smallest and largest",
+             f"{images['classes']}, {images['smallest_class']:,} and {images['largest_class']:,}"],
+            ["median size", f"{width}x{height} px"],
+            ["bytes of a file, of its codes with all that the store holds",
+             f"{results['original_bytes_per_image']:,.0f}, {results['store_bytes_per_image']:,.0f}"],
+        ],
+    )  # fmt: skip
+    page.heading("Per class")
+    counts = found.confusion.sum(1)
+    each = zip(results["per_class"].items(), counts.tolist(), strict=True)
+    page.table(
+        ["class", "images", "accuracy"],
+        [[name, f"{count:,}", "-" if share is None else f"{share:.1%}"] for (name, share), count in each],
+    )
+    page.heading("Confusion")
+    if len(found.classes) <= MOST:
+        page.picture(confusion({"validation": found.confusion}, found.classes), "Rows: true classes; columns: answers.")
+    page.table(["true class", "answer", "images"], _confused(found))
+    wrong = _mistakes(found)
+    if len(wrong):
+        page.heading("Most confident mistakes")
+        pictures = [decode_image(paths[i], (SIDE, SIDE)).transpose(1, 2, 0) for i in wrong.tolist()]
+        said = [
+            [f"{found.classes[k]} {found.probabilities[i, k]:.0%}"]
+            for i, k in zip(wrong.tolist(), found.predicted[wrong].tolist(), strict=True)
+        ]
+        truth = [found.classes[int(found.labels[i])] for i in wrong.tolist()]
+        sheet = captioned_pictures(pictures, truth, said, [False] * len(said))
+        page.picture(sheet, "Above each picture its true class, below it the answer.")
+    page.heading("Next")
+    page.commands(next_commands(out))
+    seconds, cpu = (sum(results[name].values()) for name in ("seconds", "cpu_seconds"))
+    page.text(f"Repeat: tilework start {results['start']} --out {out} ({results['software']}, {seconds:.0f} s, "
+              f"{cpu:.0f} s of processors).")  # fmt: skip
+    write(out / PAGE, page.html().encode())
+
+
+def _mistakes(found: Classification) -> np.ndarray:
+    """Wrong answers, the surest first."""
+    wrong = np.flatnonzero(found.predicted != found.labels)
+    return wrong[np.argsort(-found.probabilities[wrong].max(1), kind="stable")[:MISTAKES]]
+
+
+def _confused(found: Classification) -> list[list[str]]:
+    """Pairs of classes that are confused most."""
+    counts = found.confusion.copy()
+    np.fill_diagonal(counts, 0)
+    order = np.argsort(-counts, axis=None, kind="stable")[:PAIRS]
+    pairs = [(int(i), int(j)) for i, j in zip(*np.unravel_index(order, counts.shape), strict=True) if counts[i, j]]
+    return [[found.classes[i], found.classes[j], f"{counts[i, j]:,}"] for i, j in pairs]

@@ -1,0 +1,245 @@
+"""`tilework start` from end to end on small images, what it says, resumes and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from small_data import write_images, write_store
+from tilework.cli.main import main
+from tilework.experiments import start as module
+from tilework.experiments.start import find_parts
+from tilework.experiments.start_page import verdict
+from tilework.recipes import run_of
+from tilework.runs import Run
+from tilework.store import Store
+
+
+def command(*words: object) -> int:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return int(ended.value.code or 0)
+
+
+def short(name: str) -> Run:
+    run = run_of(name)
+    return replace(run, fit=replace(run.fit, steps=20))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_steps() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "run_of", short)
+        yield
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of photographs, and what was made of it."""
+    root = tmp_path_factory.mktemp("start")
+    write_images(root / "photos", 3, 10)
+    (root / "photos/class1/broken.png").write_bytes(b"no image")
+    assert command("start", root / "photos", "--out", root / "out") == 0
+    return root
+
+
+def test_results_hold_the_classifier_and_its_rivals(started: Path) -> None:
+    results = json.loads((started / "out/results.json").read_text())
+    assert results["recipe"] == "linear_cpu"
+    assert results["images"]["train"] + results["images"]["val"] == 30
+    assert [row["row"] for row in results["rows"]] == ["trained", "probe", "colours", "largest class"]
+    assert results["rows"][0]["accuracy"] == results["accuracy"]
+    assert results["rows"][2]["accuracy"] == 1.0  # the classes differ by their colours
+    train, val = (Store(started / f"out/{part}.tok").column("label") for part in ("train", "val"))
+    assert results["rows"][3]["accuracy"] == pytest.approx((val == np.bincount(train).argmax()).mean())
+    assert results["rows"][1]["bytes_per_image"] == 4 * 320
+    assert set(results["seconds"]) == {"split", "tokenize", "train", "compare"}
+    page = (started / "out/report.html").read_text()
+    for words in ("Beside simpler things", "Per class", "Confusion", "tilework predict", "ImageNet-1k"):
+        assert words in page
+
+
+def test_training_and_validation_share_no_image(started: Path) -> None:
+    train, val = (set((started / "out" / f"{part}.csv").read_text().splitlines()[2:]) for part in ("train", "val"))
+    assert not train & val
+    assert len(train | val) == 31
+
+
+def test_its_run_predicts_photographs(started: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photo = started / "photos/class2/003.png"
+    assert command("predict", started / "out/run", photo, "--top", 1, "--json") == 0
+    assert set(json.loads(capsys.readouterr().out)[0]["classes"]) <= {"class0", "class1", "class2"}
+
+
+def test_repeating_it_repeats_no_work(started: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (started / "out/train.tok/manifest.json").stat().st_mtime_ns
+    results = json.loads((started / "out/results.json").read_text())
+    assert command("start", started / "photos", "--out", started / "out") == 0
+    said = capsys.readouterr()
+    assert (started / "out/train.tok/manifest.json").stat().st_mtime_ns == before
+    again = json.loads((started / "out/results.json").read_text())
+    assert (again["rows"], again["confusion"]) == (results["rows"], results["confusion"])
+    assert len([line for line in said.err.splitlines() if "1 of 31" in line or line.startswith("tilework: ")]) >= 5
+    assert "linear probe of the same network's pooled features" in said.out
+    assert f"tilework predict {started / 'out/run'}" in said.out
+
+
+def test_other_images_in_its_directory_are_refused(started: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(started / "photos", started / "more", dirs_exist_ok=True)
+    assert command("start", started / "more", "--out", started / "out") == 7
+    assert "holds a start with other settings" in capsys.readouterr().err
+
+
+def test_train_with_a_folder_is_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Parts of its own, and the default name of the output."""
+    write_images(tmp_path / "photos/train", 2, 6)
+    write_images(tmp_path / "photos/test", 2, 3, seed=1)
+    monkeypatch.chdir(tmp_path)
+    assert command("train", "photos", "--json") == 0
+    results = json.loads(capsys.readouterr().out)
+    assert (results["images"]["train"], results["images"]["val"]) == (12, 6)
+    assert (tmp_path / "start-photos/report.html").is_file()
+    assert not (tmp_path / "start-photos/train.csv").exists()
+
+
+def test_a_plan_writes_nothing(started: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("start", started / "photos", "--out", tmp_path / "out", "--dry-run", "--json") == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["images"], plan["classes"], plan["smallest_class"], plan["largest_class"]) == (31, 3, 10, 11)
+    assert plan["median_size"] == [32, 32]
+    assert plan["estimated_minutes"] > 0
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stopped_start_goes_on(
+    started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("start", started / "photos", "--out", tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "train", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        assert command(*words) == 75
+    assert "repeat the command to resume" in capsys.readouterr().err
+    assert not (tmp_path / "out/results.json").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "tokenize", None)  # not needed again
+        assert command(*words) == 0
+    one, other = (json.loads((path / "out/results.json").read_text()) for path in (started, tmp_path))
+    assert one["rows"] == other["rows"]
+
+
+def test_nested_folders_and_levels(tmp_path: Path) -> None:
+    for part in ("a", "b"):
+        write_images(tmp_path / "nested" / part, 2, 4)
+    assert len(find_parts(tmp_path / "nested").folder.classes) == 4
+    assert find_parts(tmp_path / "nested", level="top").folder.classes == ("a", "b")
+
+
+def test_it_says_when_something_simpler_does_better() -> None:
+    def results(difference: float, noise: bool) -> dict[str, object]:
+        rival = {"row": "probe", "what": "the probe", "difference": difference, "within_noise": noise}
+        own = {"row": "trained", "what": "the run", "difference": 0.0, "within_noise": True}
+        return {"rows": [own, rival], "simpler_and_better": ["probe"] if difference > 0 and not noise else []}
+
+    assert verdict(results(0.05, False)) == "Something simpler does better on these images: the probe."
+    assert "within it, the probe is ahead" in verdict(results(0.01, True))
+    assert verdict(results(-0.05, False)) == "Nothing simpler does better on these images."
+
+
+def one_class(root: Path) -> Path:
+    return write_images(root / "in", 1, 12)
+
+
+def flat(root: Path) -> Path:
+    (root / "in").mkdir()
+    for i in range(12):
+        Image.new("RGB", (8, 8)).save(root / f"in/{i}.png")
+    return root / "in"
+
+
+def broken(root: Path) -> Path:
+    write_images(root / "in", 2, 6)
+    for file in sorted((root / "in").glob("*/*"))[::3]:
+        file.write_bytes(b"no image")
+    return root / "in"
+
+
+def all_broken(root: Path) -> Path:
+    write_images(root / "in", 2, 6)
+    for file in (root / "in").glob("*/*"):
+        file.write_bytes(b"no image")
+    return root / "in"
+
+
+def taken(root: Path) -> Path:
+    (root / "out").mkdir()
+    (root / "out/letter.txt").write_text("mine")
+    return write_images(root / "in", 2, 6)
+
+
+def a_file(root: Path) -> Path:
+    (root / "out").write_text("mine")
+    return write_images(root / "in", 2, 6)
+
+
+def page(root: Path) -> Path:
+    (root / "in.html").write_text("<html>")
+    return root / "in.html"
+
+
+def beside_a_store(root: Path) -> Path:
+    write_store(root / "x.tok")
+    return write_images(root / "in", 2, 6)
+
+
+BAD: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], int, str]] = {
+    "nowhere": (lambda root: root / "no", (), 3, "no such data"),
+    "a store": (lambda root: write_store(root / "x.tok"), (), 3, "is a token store, not images"),
+    "a page": (page, (), 3, "is a file: give a folder"),
+    "an empty folder": (lambda root: (root / "in").mkdir() or root / "in", (), 3, "has no class folders"),
+    "no classes": (flat, (), 3, "has no class folders and no labels"),
+    "one class": (one_class, (), 3, "12 images of 1 class: two classes"),
+    "too few": (lambda root: write_images(root / "in", 2, 4), (), 3, "8 images of 2 classes: two classes and 10"),
+    "two of each": (lambda root: write_images(root / "in", 6, 2), (), 3, "no class of"),
+    "too many broken": (broken, (), 3, "or accept them with --max-broken 0.3"),
+    "all broken": (all_broken, (), 3, "can be read"),
+    "output is taken": (taken, (), 7, "holds other files"),
+    "output is a file": (a_file, (), 7, "is a file"),
+    "output among the images": (
+        lambda root: write_images(root, 2, 6), (), 7, "lies among the images"),
+    "a share of 2": (lambda root: write_images(root / "in", 2, 6), ("--max-broken", "2"), 4, "out of range"),
+    "validation nowhere": (lambda root: write_images(root / "in", 2, 6), ("--val", "nowhere"), 3, "no such data"),
+    "validation is a store": (beside_a_store, ("--val", "{root}/x.tok"), 3, "is a token store, not images"),
+    "validation with other classes": (
+        lambda root: write_images(root / "in", 2, 6), ("--val", "{other}"), 3, "'class2' that training does not know"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(
+    case: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, words, code, said = BAD[case]
+    other = write_images(tmp_path_factory.mktemp("other") / "val", 3, 2) if "{other}" in words else None
+    images = make(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    words = tuple(word.format(other=other, root=tmp_path) for word in words)
+    assert command("start", images, "--out", tmp_path / "out", *words) == code
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tilework: error")]
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert sorted(tmp_path.rglob("*")) == before
