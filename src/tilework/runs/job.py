@@ -101,7 +101,7 @@ def prepare(
         for name, one in (("training", whole), ("validation", validation)):
             void = images_without_class(one)
             if void:
-                notice(f"{counted(void, 'mask')} of {name} have no class at all", quiet)
+                notice(f"{counted(void, 'mask')} of {name} without a class anywhere", quiet)
             if cut := clipped_boxes(one):
                 notice(f"{counted(cut, 'box')} of {name} reach beyond their images: cut at the edge", quiet)
     held = held_source(run, data, whole.classes)
