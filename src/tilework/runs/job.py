@@ -40,6 +40,7 @@ from tilework.runs.directory import QUARANTINE, RESULTS, DataSpec, RunDirectory
 from tilework.runs.pins import hashes_of, pin_settings, pin_start
 from tilework.runs.run import Run
 from tilework.runs.start import Start
+from tilework.store.upload import Mirror
 from tilework.tokenizers.find import find_tokenizer, keep_tokenizer, place_from
 from tilework.train import HELD, TRAINING, Job, Result, find_rate, fit, time_steps
 from tilework.train.log import counted, notice
@@ -153,7 +154,7 @@ def train(
     run: Run,
     data: Path | str,
     val: Path | str | None,
-    out: Path | str,
+    out: Location | str,
     device: str = "auto",
     title: str = "train",
     quiet: bool = False,
@@ -162,12 +163,21 @@ def train(
 ) -> Result:
     """Run a recipe on data, from the newest checkpoint in `out` if there is one, and write results.json.
 
+    out: a directory, or a URL of a bucket that every checkpoint is uploaded to.
     start: a run or a checkpoint file whose weights to begin with, or a name on the hub.
     """
     with join_world(device) as world:
+        place = location(out) if isinstance(out, str) else out
+        mirror = Mirror(place) if isinstance(place, Url) else None
+        folder = place if mirror is None else mirror.local
+        assert isinstance(folder, Path)
+        if mirror is not None and world.first_here:
+            mirror.pull()
+        world.wait()
         validation, begin = location(val) if val else None, path_or_hub(start) if start else None
-        run, begin = pin_settings(run, Path(out)), pin_start(begin, Path(out))
-        return train_in(world, run, location(data), validation, begin, Path(out), title, quiet, tensorboard)
+        run, begin = pin_settings(run, folder), pin_start(begin, folder)
+        push = mirror.push if mirror is not None and world.leads else None
+        return train_in(world, run, location(data), validation, begin, folder, title, quiet, tensorboard, push)
 
 
 def train_in(
@@ -180,10 +190,12 @@ def train_in(
     title: str,
     quiet: bool,
     tensorboard: bool = False,
+    push: Callable[[], None] | None = None,
 ) -> Result:
-    """`train` among processes that know each other already."""
+    """`train` among processes that know each other already. push: called when files of `out` have changed."""
     job = prepare(run, data, val, out, world, title, quiet, start)
     job.tensorboard = tensorboard
+    job.saved = push or job.saved
     with locked(out) if world.leads else nullcontext():
         result = fit(job)
         if world.leads:
@@ -192,6 +204,7 @@ def train_in(
             if learnt is not None and codebook is not None:
                 codebook.with_learnt(learnt.cpu().numpy()).write(out)
             write_json(out / RESULTS, result.summary)
+            job.saved()
     world.wait()  # a run that starts from this one reads what was just written
     return result
 
