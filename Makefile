@@ -17,8 +17,7 @@ test-slow: .venv/dev.done
 
 bench: .venv/dev.done
 	$(BIN)/python benchmarks/frame.py
-	$(BIN)/python benchmarks/feed.py
-	$(BIN)/python benchmarks/loop.py
+	$(BIN)/python benchmarks/all.py
 
 docs: .venv/docs.done
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

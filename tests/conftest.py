@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from small_data import write_images, write_store
+from small_dense import import_torchvision
+
+
+@pytest.fixture(scope="session")
+def torchvision() -> Any:
+    """As an oracle: what it has in Python."""
+    if find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    return import_torchvision()
 
 
 @pytest.fixture

@@ -1,16 +1,34 @@
-"""Weights and inputs that anyone can make again, for what was compared with mmsegmentation's own files."""
+"""Weights and inputs that anyone can make again, for what was compared with other people's own files; torchvision."""
 
 from __future__ import annotations
 
+import importlib
 import json
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 # outputs of mmsegmentation (commit b040e147) with the weights of `fill` and the inputs of `wave`
 MMSEG = json.loads((Path(__file__).parent / "golden/mmsegmentation.json").read_text())
+# outputs of mmdetection 3.3.0, likewise
+MMDET = json.loads((Path(__file__).parent / "golden/mmdetection.json").read_text())
+LIBRARIES: list[torch.library.Library] = []  # operators live as long as their library
+
+
+def import_torchvision() -> Any:
+    """torchvision, for its functions in Python, whether its library was built for this torch or not."""
+    try:
+        return importlib.import_module("torchvision")
+    except RuntimeError:  # built for another torch: its Python side asks for operators that its library did not bring
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            if not hasattr(torch.ops.torchvision, name):
+                library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        LIBRARIES.append(library)
+    return importlib.import_module("torchvision")
 
 
 def fill(module: nn.Module) -> None:

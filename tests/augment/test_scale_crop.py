@@ -9,7 +9,8 @@ import torch
 from tilework.augment import Resize, ScaleCrop, apply_all
 from tilework.core.batch import Batch, Target
 from tilework.core.rng import Draws
-from tilework.data.class_mask import VOID, ClassMask, canvas_affine
+from tilework.data.class_mask import VOID, ClassMask
+from tilework.data.placement import canvas_affine
 
 
 def make_batch(sides: tuple[int, int], canvas: tuple[int, int], frame: str, count: int = 16) -> Batch:
@@ -19,7 +20,7 @@ def make_batch(sides: tuple[int, int], canvas: tuple[int, int], frame: str, coun
     affine = canvas_affine(torch.tensor([sides], dtype=torch.float32), canvas, frame)
     rows = torch.from_numpy(y * 240 / sides[0])
     seen = ClassMask.of([np.zeros(sides, np.uint8)], affine)
-    down = seen._look(*canvas)[0].clamp(0, sides[0] - 1).long()
+    down = seen.place.look(*canvas)[0].clamp(0, sides[0] - 1).long()
     pixels = rows[:, 0][down][:, None].repeat(count, 3, 1, 1).float()
     index = torch.arange(count)
     return Batch(
@@ -52,7 +53,7 @@ def test_scale_is_that_of_the_image_whatever_the_canvas() -> None:
     for frame in ("squash", "letterbox", "cover"):
         batch = make_batch((60, 80), (96, 72), frame)
         crop = ScaleCrop((32, 32), short=30, long=1000, scale=(1.0, 1.0), limit=1.0)
-        moved = column_of(apply_all([crop], batch, Draws(0, 0, batch.index))).affine  # crop to image
+        moved = column_of(apply_all([crop], batch, Draws(0, 0, batch.index))).place.affine  # crop to image
         step = moved[:, [1, 0], [1, 0]] * torch.tensor([60.0, 80.0]) / 32  # pixels of the image for one of the crop
         assert torch.allclose(step, torch.full_like(step, 2.0), atol=1e-4)
 
@@ -60,7 +61,7 @@ def test_scale_is_that_of_the_image_whatever_the_canvas() -> None:
 def test_the_long_side_bounds_the_scale() -> None:
     batch = make_batch((20, 200), (32, 64), "squash")
     crop = ScaleCrop((32, 32), short=40, long=100, scale=(1.0, 1.0), limit=1.0)
-    moved = column_of(apply_all([crop], batch, Draws(0, 0, batch.index))).affine
+    moved = column_of(apply_all([crop], batch, Draws(0, 0, batch.index))).place.affine
     assert torch.allclose(moved[:, 0, 0] * 200 / 32, torch.tensor(2.0), atol=1e-4)
 
 

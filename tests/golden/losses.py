@@ -19,7 +19,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import tilework
-from small_data import write_images, write_pairs
+from small_data import write_images, write_objects, write_pairs
 from tilework.core.config import resolve
 from tilework.data import ImageFolder
 from tilework.data.label_maps import MapsCard, write_maps
@@ -32,6 +32,13 @@ CLASSES, COUNT, SIDE, PATCH = 3, 8, 128, 8
 SMALL = ["fit.epochs=0", "fit.steps=4", "fit.batch=8", "fit.log_every=1", "fit.evaluate_every=0", "fit.picture_every=0"]
 VIT = ["model.width=32", "model.depth=2", "model.heads=2"]
 VQ = ["model.width=32", "model.depth=1", "model.heads=2", "model.codes=32", "objective.warm_steps=2", "size=[64,64]"]
+DETECTOR = (
+    "model.backbone.widths=[8,8,16,16]",
+    "model.backbone.depths=[1,1,1,1]",
+    "model.backbone.heads=[1,1,2,2]",
+    "model.channels=8",
+    "size=[64,96]",
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,8 @@ CASES = {
         ),
         "pairs",
     ),
+    "detect": Case("detect_cpu", DETECTOR, "objects/instances.json"),
+    "rcnn": Case("mask_cpu", (*DETECTOR, "model.hidden=8", "objective.regions=16"), "objects/instances.json"),
     "moco": Case("good_moco_cpu", (*VIT, "model.positions=learnt", "objective.hidden=32", "objective.outputs=16")),
 }
 
@@ -82,6 +91,7 @@ def write_data(root: Path) -> None:
     """Images, label maps of them, a tokenizer with random weights, and a store of random codes."""
     images = write_images(root / "images", CLASSES, COUNT, side=40)
     write_pairs(root / "pairs", COUNT)
+    write_objects(root / "objects", COUNT)
     keys = ImageFolder.open(images).keys
     rng = np.random.default_rng(1)
     card = MapsCard(tuple(f"class{i}" for i in range(CLASSES)), (4, 4), 2, "chance", SIDE)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from small_data import CODE_DIM, write_images, write_pairs, write_store
-from tilework.augment import CentreCrop, Embed, Flip, Normalise, RandomResizedCrop, TokenCrop, apply_all
+from small_data import CODE_DIM, write_images, write_objects, write_pairs, write_store
+from tilework.augment import CentreCrop, Embed, Flip, MultiScale, Normalise, RandomResizedCrop, TokenCrop, apply_all
 from tilework.augment.adapter import save_adapter
 from tilework.core.batch import Shape
 from tilework.core.config import decode, encode, read_yaml_text, resolve, to_yaml
@@ -21,10 +21,13 @@ from tilework.core.errors import ConfigError, DamageError, InputError, OutputErr
 from tilework.core.files import locked, make_directory
 from tilework.core.rng import Draws
 from tilework.data import ImageFolder
+from tilework.data.detected import pack_objects
 from tilework.data.label_maps import MapsCard, write_maps
+from tilework.data.objects import Objects
 from tilework.layers.stems import TokenStemConfig
 from tilework.layers.token_adapt import TokenAdaptNetwork
 from tilework.models import VitConfig
+from tilework.models.detector import DetectorConfig
 from tilework.objectives import ClassifyConfig, MaskedConfig
 from tilework.recipes import find, recipes, small_forms
 from tilework.runs import Artefacts, Chain, Extra, Run, check_links, equip, evaluate_run, plan, prepare, train
@@ -95,7 +98,13 @@ def shrunk(run: Run) -> Run:
     if getattr(run.objective, "adversarial", None):
         settings += ["objective.adversarial.start=1", "objective.adversarial.width=4", "size=[32,32]"]
     backbone: Any = getattr(run.model, "backbone", None)
-    settings += ["model.channels=8", "objective.auxiliary_channels=8"] if backbone is not None else []
+    settings += ["model.channels=8"] if backbone is not None else []
+    settings += ["objective.auxiliary_channels=8"] if hasattr(run.objective, "auxiliary_channels") else []
+    if isinstance(run.model, DetectorConfig):  # canvases of two thousand positions and more
+        settings += ["codes=[16,16]"] if run.codes else ["size=[64,96]"]
+        scaled = any(isinstance(step, MultiScale) for step in run.augment)
+        settings += [f"{part}.multi_scale.size=[64,96]" for part in ("augment", "evaluation") if scaled]
+        settings += ["model.hidden=8", "objective.regions=8"] if hasattr(run.model, "hidden") else []
     parts: dict[str, Any] = {"objective": run.objective}  # the decoder of masked token modelling
     parts |= {"model": run.model} if backbone is None else {"model.backbone": backbone}
     for part, has in parts.items():
@@ -130,13 +139,20 @@ def code_grid(run: Run) -> tuple[int, int] | None:
 def data_for(run: Run, tools: Tools, path: Path) -> Path:
     """Eight random samples of the kind and grid a recipe asks for."""
     grid, masks = code_grid(run), "mask" in run.objective.task.columns
+    boxes = {"boxes", "instances"} & set(run.objective.task.columns)
+    if grid is None and boxes:
+        return write_objects(path)
     if grid is None:
         return write_pairs(path) if masks else write_images(path, classes=2, count=4)
     rng, codes = np.random.default_rng(0), len(tools.codebook)
     with StoreWriter(path, tools.codebook, ["class0", "class1"]) as writer:
-        writer.add(rng.integers(0, codes, (8, *grid)), np.arange(8) % (1 if masks else 2), [str(i) for i in range(8)])
+        labels = np.arange(8) % (1 if masks or boxes else 2)
+        writer.add(rng.integers(0, codes, (8, *grid)), labels, [str(i) for i in range(8)])
     if masks:
         Store(path).add_column("mask", [encode_mask(np.eye(24, 32, i).astype(np.uint8)) for i in range(8)])
+    if boxes:
+        Store(path).add_column("boxes", [pack_objects(Objects.of([[9, 9, 60, 50]], [i % 2])) for i in range(8)])
+        Store(path).add_column("sides", np.full((8, 2), 128, np.int32))
     return path
 
 
@@ -194,6 +210,7 @@ def test_recipe_says_which_tools_it_needs(name: str) -> None:
     columns = run.objective.task.columns
     assert ("label maps" in recipe.needs) == ("label_map" in columns)
     assert ("masks" in recipe.needs) == ("mask" in columns)
+    assert ("boxes" in recipe.needs, "outlines" in recipe.needs) == ("boxes" in columns, "instances" in columns)
     assert ("--maps MAPS" in recipe.command) == ("label_map" in columns and code_grid(run) is None)
     assert ("--start RUN" in recipe.command) == ("start" in recipe.needs) == recipe.start
     assert recipe.takes == ("pixels" if code_grid(run) is None else "tokens")

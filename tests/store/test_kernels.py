@@ -127,7 +127,7 @@ def test_a_store_is_the_same_file_and_its_damage_is_seen_alike(tmp_path: Path, c
     shard.write_bytes(data)
     messages = []
     for use in (False, True):
-        with pytest.raises(DamageError, match=r"record \d+ of shard 00001\.tiles is damaged") as caught:
+        with pytest.raises(DamageError, match=r"records? \d+.* of shard 00001\.tiles is damaged") as caught:
             refused(use, lambda: Store(fast).batch(np.arange(90)))
         messages.append(str(caught.value))
         assert with_kernels(use, lambda: Store(fast).verify())
@@ -158,3 +158,11 @@ def test_forged_stores_read_nothing_out_of_bounds(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, file, "100000"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "100000 forged" in done.stdout
+
+
+def test_a_processor_without_the_instruction_uses_tables(tmp_path: Path) -> None:
+    """Code for a plain processor has no CRC32C instruction: asking for it would end the process."""
+    script = "from tilework.store.kernels.checksum import check, has_instruction\ncheck()\nprint(has_instruction())\n"
+    environment = os.environ | {"NUMBA_CPU_NAME": "generic", "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr[-2000:]

@@ -61,7 +61,7 @@ def test_sealed_manifest_reads_back_with_every_file(root: Path) -> None:
 
 def test_manifest_says_its_format_version_and_seal(root: Path) -> None:
     text = json.loads((root / "manifest.json").read_text())
-    assert (text.pop("format"), text.pop("version")) == ("tilework store", 1)
+    assert (text.pop("format"), text.pop("version")) == ("tilework store", 2)
     assert text.pop("seal") == hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()
 
 
@@ -99,10 +99,12 @@ def test_json_that_is_no_manifest_is_refused(tmp_path: Path, text: str) -> None:
         read(tmp_path)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, [1]])
+@pytest.mark.parametrize("version", [0, 3, "1", None, [1], True])
 def test_another_version_is_refused(root: Path, version: Any) -> None:
     edit(root, lambda text: text.update(version=version))
-    with pytest.raises(DamageError, match=r"has store version .*, this software reads 1: update Tilework") as caught:
+    with pytest.raises(
+        DamageError, match=r"has store version .*, this software reads 1 and 2: update Tilework"
+    ) as caught:
         read(root)
     assert str(root) in str(caught.value)
 

@@ -166,14 +166,14 @@ def test_only_needed_shards_are_opened(tiny: Path, contents: SimpleNamespace) ->
         store.batch(np.array([0, 3]))
 
 
-def test_a_damaged_record_leaves_the_others_readable(tiny: Path, contents: SimpleNamespace) -> None:
+def test_a_damaged_record_leaves_other_groups_readable(tiny: Path, contents: SimpleNamespace) -> None:
     path = tiny / "shards/00000.tiles"
     data = bytearray(path.read_bytes())
-    data[40 + 3] ^= 4  # 40 bytes of header, records of 6 x 4 bits = 3 bytes
+    data[48 + 3] ^= 4  # 48 bytes of header, records of 6 x 4 bits = 3 bytes
     path.write_bytes(data)
     store = Store(tiny)
-    np.testing.assert_array_equal(store.batch(np.array([0, 2])), contents.ids[[0, 2]])
-    with pytest.raises(DamageError, match=r"record 1 of shard 00000\.tiles is damaged"):
+    np.testing.assert_array_equal(store.batch(np.array([3, 5])), contents.ids[[3, 5]])
+    with pytest.raises(DamageError, match=r"one of records 0 to 2 of shard 00000\.tiles is damaged"):
         store[1]
 
 

@@ -32,6 +32,13 @@ def test_polynomial() -> None:
     assert schedule.factor(1.0, 0.0) == 0.0
 
 
+def test_steps_fall_after_8_and_11_of_12_epochs() -> None:
+    schedule = ScheduleConfig("steps")
+    found = [schedule.factor(at / 12, 0.01) for at in (1, 7.9, 8.1, 10.9, 11.1)]
+    assert found == pytest.approx([1, 1, 0.1, 0.1, 0.01])
+    assert schedule.factor(0.005, 0.01) == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize(
     "wrong", [{"epochs": 0}, {"epochs": 2, "steps": 9}, {"batch": 10, "accumulate": 3}, {"log_every": 0}]
 )

@@ -33,7 +33,7 @@ def segment_photographs(
     segmenter: Segmenter, files: Sequence[Path], out: Path, progress: Progress = lambda done, total: None
 ) -> list[Plain]:
     """Write masks and overlays of photographs; returns, for each, its files and the share of every class there."""
-    names = _names([path.stem for path in files])
+    names = file_names([path.stem for path in files])
     found: list[Plain] = []
     with new_directory(out) as root:
         for name, path, (photograph, mask) in zip(names, files, segmenter.masks(files, progress), strict=True):
@@ -56,7 +56,7 @@ def write_segmentation(
     chosen = set(np.linspace(0, result.images - 1, min(pictures, result.images)).astype(int).tolist())
     with new_directory(out) as root:
         for number, (key, photograph, true, predicted) in enumerate(segmenter.samples(data, result.images)):
-            (name,) = _names([key.rpartition(".")[0] or key])
+            (name,) = file_names([key.rpartition(".")[0] or key])
             name = f"{name}-{number}" if name in names else name
             names.add(name)
             _write(root, name, predicted, photograph, classes)
@@ -105,7 +105,7 @@ def _write(root: Path, name: str, mask: np.ndarray, photograph: np.ndarray | Non
     return files
 
 
-def _names(wanted: Sequence[str]) -> list[str]:
+def file_names(wanted: Sequence[str]) -> list[str]:
     """File names of samples, one each: folders become part of the name."""
     names = [name.replace("/", "-").replace("\\", "-").lstrip(".") or "image" for name in wanted]
     if len(set(names)) < len(names):

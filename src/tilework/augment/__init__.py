@@ -12,6 +12,7 @@ from tilework.augment.flip import Flip
 from tilework.augment.greyscale import Greyscale
 from tilework.augment.mix_token import MixToken
 from tilework.augment.mixing import CutMix, CutMixOrMixup, Mixup
+from tilework.augment.multi_scale import MultiScale
 from tilework.augment.noise import EmbeddingNoise
 from tilework.augment.normalise import Normalise
 from tilework.augment.patch_mixing import PatchCutMix

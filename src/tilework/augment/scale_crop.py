@@ -19,6 +19,8 @@ from tilework.core.affine import box_affine, follow
 from tilework.core.batch import Batch, Framed, Shape, Stage
 from tilework.core.rng import Draws
 
+GREY = (124, 116, 104)  # ImageNet's mean
+
 
 @Augment.choices.add("scale_crop")
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class ScaleCrop(Stateless[Tensor]):
     scale: tuple[float, float] = (0.5, 2.0)
     limit: float = 0.75  # largest share of one class; 1: any
     tries: int = 10
-    fill: tuple[int, int, int] = (124, 116, 104)  # colour beyond the image
+    fill: tuple[int, int, int] = GREY  # colour beyond the image
 
     def __post_init__(self) -> None:
         if not 0 < self.scale[0] <= self.scale[1] or self.tries < 1 or min(self.short, self.long) < 1:
@@ -68,18 +70,23 @@ class ScaleCrop(Stateless[Tensor]):
 
     def apply(self, batch: Batch, p: Tensor) -> Batch:
         """x: (B, 3, H, W) bytes to (B, 3, h, w) floats in [0, 255]; columns follow."""
-        x = warp(batch.x.float(), p, self.size)
-        y, across = ((torch.arange(n, device=p.device) * 2 + 1) / n - 1 for n in self.size)
-        rows = p[:, :, 1:2] * y + p[:, :, 2:]  # (B, 2, h)
-        places = rows[..., None] + (p[:, :, :1] * across)[:, :, None]  # (B, 2, h, w)
-        inside = places.abs().amax(1, keepdim=True) < 1
-        columns = {name: column.warp(p, self.size, filled=True) for name, column in batch.columns.items()}
-        moved = batch.changed(columns=columns)
-        mask = framed(moved)
-        if mask is not None:
-            inside = inside & mask.inside(*self.size)[:, None]  # a letterboxed canvas has room beside the image
-        grey = torch.tensor(self.fill, dtype=x.dtype, device=x.device).view(3, 1, 1)
-        return moved.changed(x=torch.where(inside, x, grey))
+        return placed_on(batch, p, self.size, self.fill)
+
+
+def placed_on(batch: Batch, p: Tensor, size: tuple[int, int], fill: tuple[int, int, int]) -> Batch:
+    """Images resampled onto a canvas, a colour beside them; columns follow. p: (B, 2, 3) output to input."""
+    x = warp(batch.x.float(), p, size)
+    y, across = ((torch.arange(n, device=p.device) * 2 + 1) / n - 1 for n in size)
+    rows = p[:, :, 1:2] * y + p[:, :, 2:]  # (B, 2, h)
+    places = rows[..., None] + (p[:, :, :1] * across)[:, :, None]  # (B, 2, h, w)
+    inside = places.abs().amax(1, keepdim=True) < 1
+    columns = {name: column.warp(p, size, filled=True) for name, column in batch.columns.items()}
+    moved = batch.changed(columns=columns)
+    column = framed(moved)
+    if column is not None:
+        inside = inside & column.inside(*size)[:, None]  # a letterboxed canvas has room beside the image
+    colour = torch.tensor(fill, dtype=x.dtype, device=x.device).view(3, 1, 1)
+    return moved.changed(x=torch.where(inside, x, colour))
 
 
 def framed(batch: Batch) -> Framed | None:

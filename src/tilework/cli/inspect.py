@@ -119,9 +119,10 @@ def _masks(tokens: Store, shown: np.ndarray, pictures: list[np.ndarray]) -> dict
     import numpy as np
     import torch
 
-    from tilework.data.class_mask import ClassMask, canvas_affine
+    from tilework.data.class_mask import ClassMask
     from tilework.data.masked import find_masks
     from tilework.data.pairs import coloured
+    from tilework.data.placement import canvas_affine
 
     values = find_masks(tokens.path, "")
     assert values.stored is not None

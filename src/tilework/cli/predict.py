@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,12 +26,13 @@ def predict(
     out: OptionalPath = None,
     picture: OptionalPath = None,
     tokenizer: OptionalLocal = None,
+    score: float = 0.3,
     names: Names = None,
     best: Best = False,
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Predict classes (or masks) of photographs with a run or an exported model.
+    """Predict classes (or masks, or boxes) of photographs with a run or an exported model.
 
     A model of tokens tokenizes photographs itself: its run or export holds its tokenizer.
 
@@ -39,15 +41,18 @@ def predict(
       tilework predict model photos --top 3 --format csv --out answers.csv
       tilework predict runs/token photos --picture sheet.png
       tilework predict runs/seg photos --out masks
+      tilework predict runs/cells photos --out boxes --score 0.5
 
     Args:
         run: Directory that 'tilework train' or 'tilework export' wrote, or hf://OWNER/NAME.
         photographs: Image files, folders (everything below them), or one token store.
         top: Number of classes to show for each image.
         format: Aligned columns, CSV or JSON.
-        out: File to write instead of the screen; of a run that segments, directory for masks and overlays.
+        out: File to write instead of the screen; of a run that segments, directory for masks and overlays; of one that
+            finds objects, directory for pictures with boxes.
         picture: PNG file for a contact sheet of the first images with their classes.
         tokenizer: Directory of the tokenizer, if the run does not hold it.
+        score: Detection: how sure an object must be, from 0 to 1.
     """
     from tilework.cli.output import check_png
     from tilework.core.errors import ConfigError, OutputError
@@ -60,10 +65,12 @@ def predict(
     from tilework.data.class_names import shown_names
     from tilework.runs import open_model
     from tilework.runs import predict as answer
-    from tilework.runs.segment import segments_pixels
+    from tilework.runs.segment import judged_by
 
-    if segments_pixels(run):
-        _segment(run, photographs, out, tokenizer, best, device, json)
+    judged = judged_by(run)
+    if judged in ("miou", "box_ap"):
+        dense = _segment if judged == "miou" else partial(_detect, least=score)
+        dense(run, photographs, out, tokenizer, best, device, json)
         return
     if out is not None and out.is_dir():
         raise OutputError(f"{out} is a directory", "give --out a file name")
@@ -105,6 +112,37 @@ def _segment(
         show({"out": str(out), "photographs": found}, True)
         return
     show({one["photograph"]: {name: f"{share:.1%}" for name, share in one["classes"].items()} for one in found}, False)
+
+
+def _detect(
+    run: Path,
+    photographs: tuple[object, ...],
+    out: Path | None,
+    tokenizer: Path | None,
+    best: bool,
+    device: str,
+    json: bool,
+    least: float,
+) -> None:
+    """Pictures with boxes; the number of objects of every class on the screen."""
+    from tilework.analysis.detect import detect_photographs
+    from tilework.cli.output import progress_bar, show
+    from tilework.core.errors import ConfigError
+    from tilework.data import ImageFolder
+    from tilework.runs.detect import Finder
+
+    if out is None:
+        raise ConfigError(f"{run} finds objects", "add --out DIRECTORY for pictures with boxes")
+    if not 0 <= least <= 1:
+        raise ConfigError(f"--score {least:g}", "give a share from 0 to 1")
+    paths = ImageFolder.loose([path for path in photographs if isinstance(path, Path)]).paths
+    finder = Finder.open(run, device, tokenizer, best)
+    with progress_bar("detect", quiet=json, unit="images") as progress:
+        found = detect_photographs(finder, paths, out, least, progress)
+    if json:
+        show({"out": str(out), "photographs": found}, True)
+        return
+    show({one["photograph"]: one["counts"] or "nothing" for one in found}, False)
 
 
 def _table(found: list[Prediction]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Classes, Device, DryRun, Json, OptionalData, OptionalLocal, OptionalPath
+from tilework.cli.arguments import Classes, Device, DryRun, Json, KeepOrder, OptionalData, OptionalLocal, OptionalPath
 from tilework.cli.output import progress_bar, show
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def tokenize(
     tiles: Annotated[bool, arg(help_behavior_hint="")] = False,
     masks: Annotated[bool, arg(help_behavior_hint="")] = False,
     mask_step: int = 1,
+    boxes: Annotated[bool, arg(help_behavior_hint="")] = False,
     views: int = 1,
     area: tuple[float, float] = (0.35, 1.0),
     seed: int = 0,
@@ -37,6 +38,7 @@ def tokenize(
     max_broken: float = 0.05,
     licence: str = "",
     codec: str = "auto",
+    keep_order: KeepOrder = False,
     device: Device = "auto",
     dry_run: DryRun = False,
     json: Json = False,
@@ -57,12 +59,14 @@ def tokenize(
       tilework tokenize photos/train --tokenizer tokenizer --out train.tok --frame squash
       tilework tokenize photos/train --tokenizer tokenizer --out many.tok --views 5
       tilework tokenize camvid/train --tokenizer tokenizer --out camvid.tok --masks --size 176x240 --frame squash
+      tilework tokenize bccd/ImageSets/Main/train.txt --tokenizer tokenizer --out cells.tok --boxes --frame squash
       tilework tokenize photos/train --tokenizer tokenizer --out big.tok --shard 3/8
       tilework tokenize photos/train --tokenizer tokenizer --out big.tok --engine ray
 
     Args:
         images: Folder with one sub-folder of images per class, or a label file; or tar (WebDataset) or Parquet files:
-            one, a folder of them, or a quoted pattern; with --masks a folder of images and masks, or a CSV of pairs.
+            one, a folder of them, or a quoted pattern; with --masks a folder of images and masks, or a CSV of pairs;
+            with --boxes a COCO file, or a list of VOC (ImageSets/Main/train.txt).
         out: Store to write.
         tokenizer: Directory of a trained tokenizer, or hf://OWNER/NAME; box: the one that comes with Tilework, with
             codes of its own.
@@ -73,6 +77,7 @@ def tokenize(
         tiles: Encode tiles of the tokenizer's own size side by side, for tokenizers that know positions.
         masks: Keep the class masks of the images, without loss, as column 'mask'.
         mask_step: Keep every so many pixels of the masks, along each side.
+        boxes: Keep the boxes of the images' objects, in their pixels, as column 'boxes'.
         views: Number of random crops per image; 1: one centre crop.
         area: Smallest and largest area of a random crop, as a share of the image.
         seed: Seed of the crops.
@@ -108,8 +113,8 @@ def tokenize(
         raise ConfigError(what, "give at least 1 view and areas above 0 and at most 1, smallest first")
     if mask_step < 1 or (mask_step > 1 and not masks):
         raise ConfigError(f"--mask-step {mask_step}", "give 1 or more, with --masks")
-    if views > 1 and (masks or tiles):
-        raise ConfigError(f"--masks and --tiles do not work with {views} views", "drop one")
+    if views > 1 and (masks or boxes or tiles):
+        raise ConfigError(f"--masks, --boxes and --tiles do not work with {views} views", "drop one")
     if views > 1 and frame == "squash":
         raise ConfigError(f"--frame squash does not work with {views} views", "drop one: random crops keep the aspect")
     if out.exists():
@@ -119,7 +124,8 @@ def tokenize(
         codecs[codec]  # an unknown name is refused before any work
     reference = Store(like) if like else None
     known, used = (reference.classes, reference.used) if reference else (None, None)
-    if masks and reference is not None and "mask" not in (column.name for column in reference.manifest.columns):
+    kept = "mask" if masks else "boxes" if boxes else ""
+    if kept and reference is not None and kept not in (column.name for column in reference.manifest.columns):
         known = None  # its codes alone, from a store of other images
     folder = open_images(images, labels, known, classes or "leaf")
     if tokenizer is not None and reference is not None:
@@ -147,7 +153,8 @@ def tokenize(
     for note in folder.notes if isinstance(folder, ImageFolder) else ():
         notice(note, json)
     step, parts_of = mask_step if masks else 0, own if tiles else None
-    job = Tokenizing(model, card, chosen, licence, views, area, seed, frame=frame, tiles=parts_of, mask_step=step)
+    job = Tokenizing(model, card, chosen, licence, views, area, seed, frame=frame, tiles=parts_of, mask_step=step,
+                     boxes=boxes)  # fmt: skip
     if dry_run:
         show(_plan(job, folder, out), json)
         return
@@ -161,7 +168,17 @@ def tokenize(
             parts = len(range(share[0], spool.plan.parts, share[1]))
             show({"spool": str(spool.path), "share": shard, "parts": parts, "then": f"tilework seal {out}"}, json)
             return
-        broken = run(folder, job, out, codec, used, max_broken, progress, spool_on_ray if engine == "ray" else None)
+        broken = run(
+            folder,
+            job,
+            out,
+            codec,
+            used,
+            max_broken,
+            progress,
+            spool_on_ray if engine == "ray" else None,
+            not keep_order,
+        )
     if broken:
         notice(f"{counted(len(broken), 'image')} cannot be read: see {quarantine_of(out)}", json)
     store = Store(out)
@@ -174,6 +191,7 @@ def tokenize(
             "codes": store.vocabulary,
             "bytes_per_image": sum(store.sizes.values()) / len(store),
             **({"mask_bytes_per_image": store.column_bytes("mask") / len(store)} if masks else {}),
+            **({"box_bytes_per_image": store.column_bytes("boxes") / len(store)} if boxes else {}),
             **({"original_bytes_per_image": original / len(folder)} if original else {}),
             **({"times_smaller": original / len(folder) * len(store) / sum(store.sizes.values())} if original else {}),
             "images_per_s": len(folder) / (monotonic() - begun),

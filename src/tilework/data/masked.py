@@ -14,11 +14,12 @@ import torch
 from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.location import Location, Url, is_store
-from tilework.data.class_mask import VOID, ClassMask, canvas_affine
+from tilework.data.class_mask import VOID, ClassMask
 from tilework.data.columns import ColumnKind, column_kinds
 from tilework.data.images import KEEP_BYTES, Broken, Frame, ImageSource, decode_all, decode_image
 from tilework.data.pairs import PairFolder, image_sides, open_pairs
-from tilework.data.source import Around, Source
+from tilework.data.placement import canvas_affine
+from tilework.data.source import Around, Source, innermost
 from tilework.data.tokens import TokenSource
 from tilework.store import Store
 from tilework.store.columns import RecordColumn
@@ -182,13 +183,6 @@ def broken_files(source: Source) -> tuple[Broken, ...]:
     """Files of a folder that were set aside."""
     inner = innermost(source)
     return inner.broken if isinstance(inner, ImageSource) else ()
-
-
-def innermost(source: Source) -> Source:
-    """What other data sets are made around."""
-    while isinstance(source, Around):
-        source = source.source
-    return source
 
 
 column_kinds.add(COLUMN)(ColumnKind("masks", find_masks))

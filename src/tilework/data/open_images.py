@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from tilework.core.errors import InputError
+from tilework.data.detected import open_objects
 from tilework.data.images import PARTS, File, ImageFolder, Level
 from tilework.data.pairs import open_pairs
 from tilework.data.parquet_images import ParquetImages
@@ -53,9 +54,9 @@ def open_images(
 
     labels: a label file for a folder of images; classes: number them so, and refuse others; level: of nested folders.
     """
-    pairs = open_pairs(source, classes)
-    if pairs is not None:
-        return pairs
+    dense = open_pairs(source, classes) or open_objects(source, classes)
+    if dense is not None:
+        return dense
     files = find_files(source)
     if not files:
         return ImageFolder.listed(source, labels, classes) if labels else ImageFolder.open(source, classes, level)

@@ -124,13 +124,14 @@ Found = tuple[Path, list[tuple[Path, Path | None]], int, Numbers]  # root, pairs
 def _find(path: Path) -> Found | None:
     if path.suffix == ".csv" and path.is_file():
         return _listed(path)
-    if path.suffix == ".txt" and path.is_file() and (path.parent.parent.parent / "SegmentationClass").is_dir():
+    if path.suffix == ".txt" and path.parent.name == "Segmentation" and path.is_file():
         return _voc(path)
     if not path.is_dir():
         return None
     if (path / "SegmentationClass").is_dir() and (path / "JPEGImages").is_dir():
-        lists = "ImageSets/Segmentation"
-        raise InputError(f"{path} holds all parts of VOC", f"give {path / lists / 'train.txt'}")
+        lists = path / "ImageSets"
+        give = f"give {lists / 'Segmentation/train.txt'} for masks, {lists / 'Main/train.txt'} for boxes"
+        raise InputError(f"{path} holds all parts of VOC", give)
     for name in MASKS:
         if (path / "images").is_dir() and (path / name).is_dir():
             parts = sorted(entry.name for entry in (path / "images").iterdir() if entry.is_dir())
@@ -161,13 +162,20 @@ def _pictures(folder: Path) -> Iterator[Path]:
 
 
 def _voc(path: Path) -> Found:
-    root = path.parents[2]
-    names = [line.split()[0] for line in _lines(path) if line.strip()]
-    if strange := next((name for name in names if "/" in name or ".." in name), None):
-        raise InputError(f"{path} has the name '{strange}'", "give names of images without folders")
+    root, names = path.parents[2], voc_names(path)
     folders = (root / "JPEGImages", root / "SegmentationClass")
     pairs = [(folders[0] / f"{name}.jpg", folders[1] / f"{name}.png") for name in names]
     return folders[0], [(image, mask if mask.is_file() else None) for image, mask in pairs], 0, Numbers(VOC)
+
+
+def voc_names(path: Path) -> list[str]:
+    """Names of images in a list of VOC."""
+    names = [line.split()[0] for line in _lines(path) if line.strip()]
+    if strange := next((name for name in names if "/" in name or ".." in name), None):
+        raise InputError(f"{path} has the name '{strange}'", "give names of images without folders")
+    if not names:
+        raise InputError(f"{path} names no images", "give one a line")
+    return names
 
 
 def _listed(path: Path) -> Found | None:

@@ -10,6 +10,7 @@ from tilework.augment import AnyStep
 from tilework.core.distributed import World
 from tilework.data import Source
 from tilework.evaluation.accuracy import Accuracy
+from tilework.evaluation.average_precision import AveragePrecision
 from tilework.evaluation.averages import Averages
 from tilework.evaluation.evaluator import Evaluator
 from tilework.evaluation.loop import evaluate
@@ -21,6 +22,7 @@ from tilework.objectives import Objective, Task
 BY_METRIC: dict[str, Callable[[Source], Evaluator[Output]]] = {
     "top1": lambda source: Accuracy(),
     "miou": lambda source: MeanIou(len(source.classes)),
+    "box_ap": AveragePrecision,
 }
 
 

@@ -190,7 +190,9 @@ class ConvergedTable(Table):
                 for o in outcomes
                 if o.trial.row == row.name and o.trial.seed == 0
             }
-            trained, right = ([o.metrics[TRAINING + name] for o in mine] for name in (task.metric, task.right))
+            trained, right = (
+                [o.metrics[TRAINING + name] for o in mine] for name in (task.metric, task.right or task.metric)
+            )
             table.append(
                 {
                     "row": row.name,

@@ -205,7 +205,7 @@ class Table:
 
 def figure_name(metric: str) -> str:
     """The heading of a column of figures."""
-    return {"top1": "accuracy (%)", "miou": "mIoU (%)"}.get(metric, metric)
+    return {"top1": "accuracy (%)", "miou": "mIoU (%)", "box_ap": "AP of boxes (%)"}.get(metric, metric)
 
 
 def markdown(results: Plain) -> str:

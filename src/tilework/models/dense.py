@@ -16,7 +16,15 @@ from tilework.core.errors import ConfigError
 from tilework.models.model import Model, ModelConfig, Output, Visible
 from tilework.models.vit import VitConfig
 
-OWN = ("decoder.", "neck.", "stage_norms.")  # how the names of what a classifier does not have start
+OWN = (
+    "decoder.",
+    "neck.",
+    "scales.",
+    "stage_norms.",
+    "rpn.",
+    "box_heads.",
+    "mask_heads.",
+)  # how the names of what a classifier does not have start
 LARGEST_UPSCALE = 32  # the coarsest stride of any backbone here
 CLASSIFIER = ("norm.", "fc_norm.", "head.", "aux_head.")  # and of what is left of one
 
@@ -85,6 +93,13 @@ class DenseModel(Model):
 
     def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:
         """See `Model.forward`; stages are given as the head reads them."""
+        stem, tokens, grid, maps = self.read(x, mix, visible, track)
+        return Output(self.decode(maps), tokens, stem, grid, stages=maps if stages else ())
+
+    def read(
+        self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool
+    ) -> tuple[Tensor, Tensor, tuple[int, int], tuple[Tensor, ...]]:
+        """Stem, last tokens, grid and normed stages of the backbone."""
         if visible is not None or track:
             raise ConfigError(
                 f"a {type(self).__name__} reads whole maps", "leave out masked tokens and label alignment"
@@ -94,8 +109,7 @@ class DenseModel(Model):
             norm(one.movedim(1, -1)).movedim(-1, 1) if isinstance(norm, nn.LayerNorm) else one
             for norm, one in zip(self.stage_norms, out.stages, strict=True)
         )
-        logits = self.decode(maps)
-        return Output(logits, out.tokens, out.stem, out.grid, stages=maps if stages else ())
+        return out.stem, out.tokens, out.grid, maps
 
     def token_logits(self, out: Output) -> Tensor:
         """Of every position of the head's map, (B, N, K)."""

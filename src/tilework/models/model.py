@@ -20,6 +20,16 @@ from tilework.layers.stems import Stem
 
 
 @dataclass(frozen=True)
+class Detections:
+    """Objects found on a batch, at most n on each image, the surest first; a score of 0: there is none."""
+
+    boxes: Tensor  # (B, n, 4) edges in positions of the input
+    scores: Tensor  # (B, n)
+    labels: Tensor  # (B, n)
+    masks: Tensor | None = None  # (B, n, s, s) probability of every cell of the box
+
+
+@dataclass(frozen=True)
 class Visible:
     """The tokens that a network is given; all others are left out (masked token modelling)."""
 
@@ -52,6 +62,8 @@ class Output:
     share: Tensor | None = None  # (B, S) part of each source in the representation that the head reads
     stages: tuple[Tensor, ...] = ()  # (B, D_i, h_i, w_i) fine to coarse, where asked for: what dense heads read
     class_token: Tensor | None = None  # (B, D) after the last block, where the head reads it and not the mean of tokens
+    offsets: Tensor | None = None  # (B, A, 4) of boxes from anchors, where the head finds objects; logits are (B, A, K)
+    found: Detections | None = None  # objects, where they were asked for
 
 
 class Network(nn.Module):

@@ -17,6 +17,7 @@ for _file in (
     "good_tokenizers",
     "demo",
     "segment",
+    "detect",
     "tokenizers",
     "sequences",
     "teachers",

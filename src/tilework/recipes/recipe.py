@@ -22,6 +22,9 @@ NETWORKS = {
     "resnet": "small ResNet",
     "token_adapt": "small",
     "upernet": "small UPerNet",
+    "retinanet": "small RetinaNet",
+    "mask_rcnn": "small Mask R-CNN",
+    "cascade_mask_rcnn": "small Cascade Mask R-CNN",
 }
 
 
@@ -81,6 +84,8 @@ class Recipe:
             "adapter": any(isinstance(part, TokenAdapt | TokenGeometry) for part in parts),
             "label maps": any("label_map" in run.objective.task.columns for run in self.runs),
             "masks": any("mask" in run.objective.task.columns for run in self.runs),
+            "boxes": any("boxes" in run.objective.task.columns for run in self.runs),
+            "outlines": any("instances" in run.objective.task.columns for run in self.runs),
         }
         return tuple(name for name, needed in known.items() if needed)
 
@@ -91,8 +96,11 @@ class Recipe:
             return f"tilework tokenizer train IMAGES/train --recipe {self.name} --val IMAGES/val --out TOKENIZER"
         flags = {"start": "--start RUN", "tokenizer": "--tokenizer TOKENIZER", "adapter": "--adapter ADAPTER"}
         flags |= {"label maps": "--maps MAPS"} if self.takes == "pixels" else {}  # stores keep their own
-        data = ["STORE" if _takes(run) == "tokens" else "IMAGES/train" for run in self.runs]
-        val = ["none"] * (len(data) - 1) + ["STORE" if _takes(self.runs[-1]) == "tokens" else "IMAGES/val"]
+        images = (
+            ("TRAIN.json", "VAL.json") if {"boxes", "outlines"} & set(self.needs) else ("IMAGES/train", "IMAGES/val")
+        )
+        data = ["STORE" if _takes(run) == "tokens" else images[0] for run in self.runs]
+        val = ["none"] * (len(data) - 1) + ["STORE" if _takes(self.runs[-1]) == "tokens" else images[1]]
         needed = [flags[need] for need in self.needs if need in flags]
         words = ["tilework train", self.name, *needed, "--data", *data, "--val", *val, "--out OUT"]
         return " ".join(words)

@@ -29,7 +29,7 @@ from tilework.augment.affine import Geometry
 from tilework.core.config import resolve
 from tilework.core.errors import ConfigError
 from tilework.layers.stems import StemConfig
-from tilework.models import ModelConfig, ResnetConfig, SwinConfig, TokenAdaptModelConfig, VitConfig
+from tilework.models import ModelConfig, PvtV2Config, ResnetConfig, SwinConfig, TokenAdaptModelConfig, VitConfig
 from tilework.objectives import (
     AdaptConfig,
     ClassifyCodesConfig,
@@ -149,6 +149,8 @@ def small_model(model: ModelConfig) -> ModelConfig:
             return replace(form, dense=model.dense, moto_blocks=model.moto_blocks)
         case SwinConfig():  # 1.1 million parameters in three stages, from 28x28 tokens down to 7x7
             return SwinConfig(width=48, depths=(1, 1, 2), heads=(2, 4, 8), stem=model.stem)
+        case PvtV2Config():  # 0.5 million parameters in the four stages of PVTv2-b0 at half its widths
+            return PvtV2Config((16, 32, 80, 128), (2, 2, 2, 2), (1, 2, 5, 8), stem=model.stem)
         case ResnetConfig():
             return ResnetConfig(18, width=16, stem=model.stem)
         case TokenAdaptModelConfig():

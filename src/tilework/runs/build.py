@@ -18,6 +18,7 @@ from tilework.core.errors import ConfigError, InputError
 from tilework.core.location import Location, Url, is_store
 from tilework.data import Chosen, ImageFolder, ImageSource, RandomCrops, Source, TokenSource, WholeImages
 from tilework.data.columns import ColumnValues, column_kinds
+from tilework.data.detected import ObjectFolder, ObjectSource, has_boxes, open_objects
 from tilework.data.images import Frame, Level
 from tilework.data.masked import PairSource, has_masks
 from tilework.data.overlap import shared_images
@@ -52,7 +53,7 @@ def open_source(
     frame: Frame = "cover",
     held: bool = False,
 ) -> TokenSource | ImageSource:
-    """A token store, images with masks, or a folder of images, whichever is there.
+    """A token store, images with masks or boxes, or a folder of images, whichever is there.
 
     samples: of the images, drawn at random; 0: all. crop: what training will cut from the whole images; None: images
     at their size are enough. frame: how they fill it. held: those that are held back, not those drawn.
@@ -68,8 +69,8 @@ def open_source(
         bar[0].update(done)
 
     try:
-        pairs = open_pairs(path, classes)
-        folder = ImageFolder.open(path, classes, level) if pairs is None else pairs
+        dense = open_pairs(path, classes) or open_objects(path, classes)
+        folder = ImageFolder.open(path, classes, level) if dense is None else dense
         for note in folder.notes:
             notice(note, quiet)
         drawn = draw or Draw()
@@ -77,12 +78,14 @@ def open_source(
         numbers = pick(folder.labels, len(folder.classes), samples)
         chosen = folder.take(numbers) if samples else folder
         if crop is not None:
-            if frame != "cover" or pairs is not None:
+            if frame != "cover" or dense is not None:
                 what = "'whole_crop' cuts from the middle of images that have class labels"
-                raise ConfigError(what, "use 'scale_crop' for masks, or set frame=cover")
+                raise ConfigError(what, "use 'scale_crop' for masks and boxes, or set frame=cover")
             return WholeImages.scan(chosen, size, crop.size, max_broken, progress)
         if isinstance(chosen, PairFolder):
             return PairSource.scan(chosen, size, frame, max_broken, progress)
+        if isinstance(chosen, ObjectFolder):
+            return ObjectSource.scan(chosen, size, frame, max_broken, progress)
         return ImageSource.read(chosen, size, max_broken, progress, frame)
     finally:
         for one in bar:
@@ -222,6 +225,9 @@ def check_data(
     if run.objective.task.labels and has_masks(source):
         what = f"the recipe learns labels of images, {data} has masks"
         raise ConfigError(what, "use a segmentation recipe such as seg_cpu")
+    if run.objective.task.labels and has_boxes(source):
+        what = f"the recipe learns labels of images, {data} has boxes"
+        raise ConfigError(what, "use a detection recipe such as detect_cpu")
     fits = _check_kind(run, shape, data)
     if fits and source.stage != "pixels" and run.codes not in (None, source.grid):
         made, found = (f"{grid[0]}x{grid[1]}" for grid in (run.codes, source.grid))

@@ -30,6 +30,7 @@ from tilework.train.checkpoint import best_checkpoint, latest_checkpoint
 
 HUB = "hub"  # key in data.json: SHA-256 of files by names on the hub
 SETTINGS, DATA, RESULTS, QUARANTINE, CHAIN = "run.yaml", "data.json", "results.json", "quarantine.json", "chain.yaml"
+BOXES = "boxes_set_aside.json"  # boxes that cannot be used
 VERSION = 2  # 1 had no number
 
 

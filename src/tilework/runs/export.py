@@ -30,7 +30,7 @@ from tilework.core.hub import local
 from tilework.core.location import location, path_or_hub, what_is
 from tilework.core.rng import Draws
 from tilework.data.images import Frame
-from tilework.models import Model, ModelConfig
+from tilework.models import Model, ModelConfig, Output
 from tilework.objectives import ClassifyConfig
 from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.predict import Prediction, predict
@@ -138,7 +138,8 @@ class Exported(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Classify raw input: ids (B, H, W), stacks of them (B, C, H, W), or pixels (B, 3, H, W) in 0..255.
 
-        Returns (B, K), or (B, K, h, w) of a network that segments. Gradients reach the network's parameters.
+        Returns (B, K), (B, K, h, w) of a network that segments, or (B, A, K + 4), logits and box offsets of every
+        anchor, of one that finds objects. Gradients reach the network's parameters.
         """
         self._check(x)
         return through(self.model, self.steps_on(x.device), x)
@@ -179,11 +180,14 @@ class Exported(nn.Module):
 
 
 def through(model: nn.Module, steps: Sequence[AnyStep], x: Tensor) -> Tensor:
-    """Logits of raw input, by the evaluation pipeline and the network."""
+    """Logits of raw input, by the evaluation pipeline and the network.
+
+    Of a network that finds objects, class logits and box offsets of every anchor, (B, A, K + 4).
+    """
     index = torch.arange(x.shape[0], device=x.device)
     batch = apply_all(steps, Batch(x, Target.hard(index), index), Draws(0, 0, index))
-    logits: Tensor = model(batch.x).logits
-    return logits
+    out: Output = model(batch.x)
+    return out.logits if out.offsets is None else torch.cat([out.logits, out.offsets], -1)
 
 
 class _Whole(nn.Module):

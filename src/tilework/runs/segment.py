@@ -22,11 +22,12 @@ from tilework.core.distributed import World, pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.location import Location
 from tilework.core.rng import Draws
-from tilework.data.class_mask import ClassMask, canvas_affine
+from tilework.data.class_mask import ClassMask
 from tilework.data.images import File, fit_image, open_image, to_rgb
-from tilework.data.masked import COLUMN, PairSource, innermost
+from tilework.data.masked import COLUMN, PairSource
 from tilework.data.pairs import PairFolder
-from tilework.data.source import Source
+from tilework.data.placement import canvas_affine
+from tilework.data.source import Source, innermost
 from tilework.evaluation import evaluate
 from tilework.evaluation.dense_inference import Inference
 from tilework.evaluation.segmentation import MeanIou, on_image
@@ -214,7 +215,7 @@ class Segmenter:
             scaled = photograph.resize(
                 (max(1, round(size[1] * factor)), max(1, round(size[0] * factor))), Image.Resampling.BILINEAR
             )
-            return self.ask(self._prepared(_pixels(scaled, self.device), self._keeping), size)
+            return self.ask(self._prepared(pixels_of(scaled, self.device), self._keeping), size)
         tokenizer, canvas = self._tokenizer
         if self.inference.plain:
             logits = self.ask(self._encoded(photograph, canvas, False))
@@ -232,9 +233,9 @@ class Segmenter:
     def _encoded(self, photograph: Image.Image, canvas: tuple[int, int], mirrored: bool) -> Tensor:
         """A photograph as the network takes it, (1, C, H, W): fitted, mirrored, encoded. canvas: its size in pixels."""
         fitted = fit_image(photograph, canvas, self.trained.spec.frame)
-        pixels = _pixels(ImageOps.mirror(fitted) if mirrored else fitted, torch.device("cpu"))
+        pixels = pixels_of(ImageOps.mirror(fitted) if mirrored else fitted, torch.device("cpu"))
         assert self.trained.codebook is not None
-        source, codebook = _OneImage(pixels, canvas), self.trained.codebook
+        source, codebook = OneImage(pixels, canvas), self.trained.codebook
         codes = ImagesAsCodes(source, self._tokenizer[0], codebook, self.device)  # type: ignore[arg-type]
         return self._prepared(codes.batch(np.arange(1)).x.to(self.device), self.trained.steps(self.device))
 
@@ -306,11 +307,11 @@ def _images_of(source: Source) -> PairSource | None:
     return images if isinstance(images, PairSource) else None
 
 
-def segments_pixels(path: Path) -> bool:
-    """Whether a run was trained to segment; an exported model answers as a classifier does."""
+def judged_by(path: Path) -> str:
+    """The headline figure of a run's task; top1 of an exported model, which answers as a classifier does."""
     if (path / DESCRIPTION).is_file() or not any((path / name).is_file() for name in (SETTINGS, CHAIN)):
-        return False  # what is no run is refused where a model is opened
-    return RunDirectory.find(path).settings().objective.task.metric == "miou"
+        return "top1"  # what is no run is refused where a model is opened
+    return RunDirectory.find(path).settings().objective.task.metric
 
 
 def seen_from(logits: Tensor, whole: ClassMask) -> Tensor:
@@ -319,13 +320,14 @@ def seen_from(logits: Tensor, whole: ClassMask) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _OneImage:
+class OneImage:
     """What `ImagesAsCodes` takes: an image at the tokenizer's size."""
 
     pixels: Tensor  # (1, 3, H, W) uint8
     grid: tuple[int, int]
 
     def batch(self, index: np.ndarray) -> Batch:
+        """The image, whatever the number."""
         number = torch.from_numpy(index)
         return Batch(self.pixels, Target.hard(torch.zeros_like(number)), number)
 
@@ -346,6 +348,6 @@ def _photographs(images: PairSource) -> Iterator[tuple[Image.Image, np.ndarray]]
         yield read_photograph(path), images.masks(np.array([number]))[0]
 
 
-def _pixels(image: Image.Image, device: torch.device) -> Tensor:
+def pixels_of(image: Image.Image, device: torch.device) -> Tensor:
     """(1, 3, h, w) uint8."""
     return torch.from_numpy(np.array(image).transpose(2, 0, 1)[None].copy()).to(device)

@@ -16,12 +16,13 @@ from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
 from tilework.core.location import Location, Url, is_store
 from tilework.data import Broken, ImageFolder, ImageSource, Part, Source, TokenSource
+from tilework.data.detected import ObjectFolder, ObjectSource, open_objects
 from tilework.data.masked import PairSource
 from tilework.data.pairs import PairFolder, open_pairs
 from tilework.data.part import part_of
 from tilework.data.renumbered import Renumbered
 from tilework.data.source import shape_of
-from tilework.models import Model, Network
+from tilework.models import Detector, Model, Network
 from tilework.runs.build import build_model, check_there, open_source, with_columns
 from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.run import Run
@@ -88,6 +89,8 @@ class Trained:
     @property
     def classifier(self) -> Model:
         """The network, refused if it was not trained to tell classes apart."""
+        if isinstance(self.network, Detector):
+            raise InputError(f"{self.path} finds objects", "give the run itself, not an exported model of it")
         if not isinstance(self.network, Model) or not self.run.objective.task.labels:
             raise InputError(f"{self.path} trained no classifier", "give a classifier's run, or use 'tilework probe'")
         return self.network
@@ -95,7 +98,7 @@ class Trained:
     @property
     def predictor(self) -> Model:
         """The network, refused if it tells no classes apart: of images or of their pixels."""
-        if isinstance(self.network, Model) and self.run.objective.task.classes:
+        if isinstance(self.network, Detector) or (isinstance(self.network, Model) and self.run.objective.task.classes):
             return self.network
         return self.classifier
 
@@ -152,7 +155,8 @@ class Trained:
         if codes and not stored:
             assert isinstance(data, Path)  # what is behind a URL is a store
             encoder, card = self.find_tokenizer(tokenizer, str(data))
-            folder = open_pairs(data, classes) or ImageFolder.open(data, classes, run.classes)
+            dense = open_pairs(data, classes) or open_objects(data, classes)
+            folder = dense or ImageFolder.open(data, classes, run.classes)
             images = folder.take(part_of(len(folder), samples)) if samples else folder
             return self._encoded(images, encoder, card, device, run.max_broken)
         source = open_source(data, run.size, run.max_broken, classes, True, samples, level=run.classes, frame=run.frame)
@@ -192,6 +196,8 @@ class Trained:
         size, frame = self.canvas(tokenizer, card), self.spec.frame
         if isinstance(folder, PairFolder):
             images: ImageSource = PairSource.scan(folder, size, frame, max_broken)
+        elif isinstance(folder, ObjectFolder):
+            images = ObjectSource.scan(folder, size, frame, max_broken)
         else:
             images = ImageSource.read(folder, size, max_broken, frame=frame)
         return ImagesAsCodes(images, tokenizer, self.codebook, device)

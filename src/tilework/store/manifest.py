@@ -17,7 +17,8 @@ from tilework.store.shard import ShardEntry
 
 NAME = "manifest.json"
 FORMAT = "tilework store"
-VERSION = 1
+VERSION = 2  # written
+READABLE = (1, 2)  # they differ in the form of shards and of the tables of codec `mix`
 LARGEST = 1 << 28  # bytes
 LARGEST_LENGTH = 1 << 16  # codes of a record
 LARGEST_STACKED = 1 << 18  # the same where a position has several codes: 36x36 positions with 192 each are fewer
@@ -50,6 +51,7 @@ class Manifest:
     preprocessing: str = ""
     licence: str = ""
     software: str = ""
+    shuffled: bool = False  # images lie in random order: shards can be read one after another; not written if false
     original_bytes: int = 0  # of the image files that it was made from; not written where it is not known
     files: dict[str, File] = field(default_factory=dict)
 
@@ -72,6 +74,8 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
         names += [shard.file for shard in column.shards] or [column.file]
     files = {n: manifest.files.get(n) or File((root / n).stat().st_size, sha256(root / n)) for n in sorted(names)}
     body = asdict(replace(manifest, files=files))
+    if not manifest.shuffled:  # as stores were written before they could be
+        del body["shuffled"]
     if not manifest.original_bytes:
         del body["original_bytes"]
     text = {"format": FORMAT, "version": VERSION, **body, "seal": _hash(body)}
@@ -102,8 +106,8 @@ def parse(data: bytes, root: str) -> Manifest:
         raise DamageError(f"{path} is not JSON", f"restore it ({error})") from error
     if text.pop("format", None) != FORMAT:
         raise DamageError(f"{path} is not the manifest of a token store", "restore it")
-    if (version := text.pop("version", None)) != VERSION:
-        raise DamageError(f"{root} has store version {version}, this software reads {VERSION}", "update Tilework")
+    if (version := text.pop("version", None)) not in READABLE or isinstance(version, bool):
+        raise DamageError(f"{root} has store version {version}, this software reads 1 and 2", "update Tilework")
     if text.pop("seal", None) != digest:
         raise DamageError(f"{path} was changed after it was written", "restore it")
     try:

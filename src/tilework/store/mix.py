@@ -1,11 +1,11 @@
 """Entropy coding by a small network of whole numbers over decoded neighbours; its answers walk down a tree of codes.
 
-Each code is a walk down a binary tree; the network gives the chance of every turn from the exact codes of up to eight
-neighbours. Where records repeat, as frames of a video do, a code first says whether it is the one of the record
-before; such records are coded in blocks, and a block is decoded from its start. All arithmetic is on whole numbers
-that are exact in float32: the same bytes on every machine. store/mix_fit.py fits it.
+Each code is a walk down a binary tree; the network gives the chance of every turn from the exact codes of some
+neighbours, each by its vector. Where records repeat, as frames of a video do, a code first says whether it is the one
+of the record before; such records are coded in blocks, and a block is decoded from its start. All arithmetic is on
+whole numbers that are exact in float32: the same bytes on every machine. store/mix_fit.py fits it.
 
-B records | T codes of a record | K codes | Q neighbours | H hidden units | D longest path
+B records | T codes of a record | K codes | Q neighbours | W width of a code's vector | H hidden units | D longest path
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ PRECISION = 16
 WHOLE = np.uint32(1 << PRECISION)
 LARGEST_VOCABULARY = 1 << 13
 LARGEST_HIDDEN = 64
-MOST_PLACES = 8
+LARGEST_WIDTH = 64
+LARGEST_FALL = 12
+MOST_PLACES = 16
 FARTHEST = 8  # rows or columns
 LARGEST_DEPTH = 32
 LARGEST_BIAS = 1 << 22
@@ -45,7 +47,9 @@ class Network:
 
     tree: np.ndarray  # (K - 1, 2) int32: where the answers 0 and 1 lead: a node behind this one, or -1 - code
     places: np.ndarray  # (Q, 2) int8: rows and columns from a code to its neighbours
-    u: np.ndarray  # (Q, K + 1, H) int8: of each neighbour's code; the last of what lies outside
+    vectors: np.ndarray  # (K + 1, W) int8: of each code; the last of what lies outside
+    turns: np.ndarray  # (Q, W, H) int8: what the vector of each neighbour does to the hidden units
+    fall: int  # bits that vectors times turns have too many
     bias: np.ndarray  # (H,) int32
     v: np.ndarray  # (K - 1, H) int8
     c: np.ndarray  # (K - 1,) int32
@@ -53,6 +57,15 @@ class Network:
     same: np.ndarray  # (CONTEXTS,) uint16: slots of "as in the record before"
     shift: int
     block: int  # records of a block
+    explicit: np.ndarray | None = None  # (Q, K + 1, H) int8 of a store of version 1, which has no vectors and turns
+
+    @cached_property
+    def u(self) -> np.ndarray:
+        """What the code of each neighbour does to the hidden units, (Q, K + 1, H) int8."""
+        if self.explicit is not None:
+            return self.explicit
+        whole = self.vectors.astype(np.int32) @ self.turns.astype(np.int32)
+        return (whole + (1 << self.fall >> 1) >> self.fall).clip(-TOP, TOP).astype(np.int8)
 
 
 class Mix:
@@ -64,7 +77,8 @@ class Mix:
         self.block = network.block
         self.nodes, self.answers = walks(network.tree)
         self._weights = tuple(
-            np.ascontiguousarray(part, np.float32) for part in (network.u, network.bias, network.v, network.c)
+            np.ascontiguousarray(part, kind)
+            for part, kind in ((network.u, np.int8), (network.bias, np.int32), (network.v, "f4"), (network.c, "f4"))
         )
         self._table, self._same = network.table.astype(np.uint32), network.same.astype(np.uint32)
         self._steps = length * (self.nodes.shape[1] + 1)  # decisions of a record, at most
@@ -98,20 +112,26 @@ class Mix:
     @cached_property
     def _tables(self) -> dict[str, np.ndarray]:
         net = self.network
-        sizes = np.array([len(net.places), len(net.bias), net.shift, net.block], np.int32)
         ahead = np.where(net.tree < 0, net.tree, net.tree - np.arange(len(net.tree))[:, None])
         parts = {
             "tree": ahead.astype("<i2"),
             "places": net.places,
-            "u": np.moveaxis(net.u, 2, 1),  # of one unit together
             "bias": net.bias.astype("<i4"),
             "v": net.v.T,
             "c": net.c.astype("<i4"),
             "table": net.table.astype("<u2"),
             "same": net.same.astype("<u2"),
         }
+        if net.explicit is not None:
+            sizes = [len(net.places), len(net.bias), net.shift, net.block]
+            parts["u"] = np.moveaxis(net.explicit, 2, 1)  # of one unit together
+        else:
+            sizes = [len(net.places), len(net.bias), net.shift, net.block, net.vectors.shape[1], net.fall]
+            parts |= {"vectors": net.vectors.T, "turns": net.turns}
         deflated = {name: zlib.compress(part.tobytes(), 9) for name, part in parts.items()}
-        return {"sizes": sizes} | {name: np.frombuffer(part, np.uint8) for name, part in deflated.items()}
+        return {"sizes": np.array(sizes, np.int32)} | {
+            name: np.frombuffer(part, np.uint8) for name, part in deflated.items()
+        }
 
     def chain_of(self, records: np.ndarray) -> np.ndarray:
         """Of each record how many it builds upon. records: (B,) numbers in the store."""
@@ -170,7 +190,7 @@ class Mix:
         for q, (down, right) in enumerate(self.network.places.tolist()):
             inside = y + down >= 0 and 0 <= x + right < self.columns
             hidden += u[q][ids[:, t + down * self.columns + right]] if inside else u[q][-1]
-        return hidden.clip(-TOP, TOP)
+        return hidden.clip(-TOP, TOP).astype(np.float32)
 
     def _chance(self, hidden: np.ndarray, node: np.ndarray) -> np.ndarray:
         """Slots of the answer 1, (B,) uint32. hidden: (B, H); node: (B,)."""
@@ -190,13 +210,13 @@ class Mix:
         if fast := kernels(KERNELS, len(starts) * self.length * PRICE):
             data, starts, sizes = within(data, starts, sizes)
             out = np.empty((len(starts), self.length), np.int32)
-            chain = np.ascontiguousarray(chain, np.int64)
             alone = np.flatnonzero(chain == 0)
 
             def decode(part: slice) -> int:
                 first = alone[part.start]
                 rows = slice(first, alone[part.stop] if part.stop < len(alone) else len(out))
-                arguments = starts[rows], sizes[rows], chain[rows], self.network.tree, *self._model
+                heads = np.append(alone[part], rows.stop) - first
+                arguments = starts[rows], sizes[rows], heads, self.network.tree, *self._model
                 return fast.decode_mix(data, *arguments, out[rows])
 
             least = WORTH_A_THREAD // (PRICE * self.length * self.block)
@@ -269,29 +289,39 @@ def walks(tree: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _checked(tables: dict[str, np.ndarray], vocabulary: int) -> Network:
     """The network of a store's tables; raises for what is malformed."""
-    if tables["sizes"].shape != (4,) or tables["sizes"].dtype != np.int32:
+    first = "u" in tables  # of a store of version 1
+    if tables["sizes"].shape != ((4,) if first else (6,)) or tables["sizes"].dtype != np.int32:
         raise ValueError("sizes")
-    places, hidden, shift, block = tables["sizes"].tolist()
-    if not (0 <= places <= MOST_PLACES and 0 <= hidden <= LARGEST_HIDDEN):
+    places, hidden, shift, block, width, fall = [*tables["sizes"].tolist(), 0, 0][:6]
+    if not (0 <= places <= MOST_PLACES and 0 <= hidden <= LARGEST_HIDDEN and 0 <= width <= LARGEST_WIDTH):
         raise ValueError("sizes")
-    if not (0 <= shift <= LARGEST_SHIFT and block in BLOCKS):
+    if not (0 <= shift <= LARGEST_SHIFT and 0 <= fall <= LARGEST_FALL and block in BLOCKS):
         raise ValueError("values")
     forms = {
         "tree": ((vocabulary - 1, 2), "<i2"),
         "places": ((places, 2), "i1"),
-        "u": ((places, hidden, vocabulary + 1), "i1"),
         "bias": ((hidden,), "<i4"),
         "v": ((hidden, vocabulary - 1), "i1"),
         "c": ((vocabulary - 1,), "<i4"),
         "table": ((CHANCES,), "<u2"),
         "same": ((CONTEXTS,), "<u2"),
     }
+    if first:
+        forms["u"] = (places, hidden, vocabulary + 1), "i1"
+    else:
+        forms |= {"vectors": ((width, vocabulary + 1), "i1"), "turns": ((places, width, hidden), "i1")}
     if tables.keys() != {"sizes", *forms}:
         raise ValueError("names")
     parts = {name: _inflate(tables[name], *form) for name, form in forms.items()}
+    if min(part.min(initial=0) for name, part in parts.items() if part.dtype == np.int8 and name != "places") < -TOP:
+        raise ValueError("values")
     ahead = parts["tree"].astype(np.int32)
     parts["tree"] = np.where(ahead < 0, ahead, ahead + np.arange(vocabulary - 1, dtype=np.int32)[:, None])
-    parts["u"] = np.ascontiguousarray(np.moveaxis(parts["u"], 1, 2))
+    if first:
+        parts["explicit"] = np.ascontiguousarray(np.moveaxis(parts.pop("u"), 1, 2))
+        parts |= {"vectors": np.zeros((vocabulary + 1, 0), np.int8), "turns": np.zeros((places, 0, hidden), np.int8)}
+    else:
+        parts["vectors"] = np.ascontiguousarray(parts["vectors"].T)
     parts["v"] = np.ascontiguousarray(parts["v"].T)
     down, right = parts["places"].astype(np.int64).T
     if max(np.abs([down, right]).max(initial=0), 0) > FARTHEST or ((down > 0) | ((down == 0) & (right >= 0))).any():
@@ -299,9 +329,7 @@ def _checked(tables: dict[str, np.ndarray], vocabulary: int) -> Network:
     large = max(int(np.abs(parts[name].astype(np.int64)).max(initial=0)) for name in ("bias", "c"))
     if large > LARGEST_BIAS or min(parts["table"].min(), parts["same"].min()) < 1:
         raise ValueError("values")
-    if min(parts["u"].min(initial=0), parts["v"].min(initial=0)) < -TOP:
-        raise ValueError("values")
-    return Network(**parts, shift=shift, block=block)
+    return Network(**parts, shift=shift, block=block, fall=fall)
 
 
 def _inflate(values: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:

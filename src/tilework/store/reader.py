@@ -85,6 +85,10 @@ class Store:
             raise IndexError(f"views {view.min()}..{view.max()} of {self.views}")
         return self._decode(index * self.views + view)
 
+    def keep_open(self, count: int) -> None:
+        """Keep at most so many shards open, those used last; without it, all that were ever needed stay open."""
+        self._shards.most_open = count
+
     def _decode(self, index: np.ndarray) -> np.ndarray:
         """Codes of records. index: (B,), numbered over images and views."""
         if self._chained is None:
@@ -318,7 +322,7 @@ def _verify_shard(shards: Shards, number: int) -> list[str]:
         shard = shards[number]
     except TileworkError as error:
         return [error.what]
-    return [f"record {i} of shard {shard.path.name} is damaged" for i in shard.damaged()]
+    return [f"{which} of shard {shard.path.name} is damaged" for which in shard.damaged()]
 
 
 def _remote(url: Url) -> Remote:

@@ -1,15 +1,20 @@
 """A shard: header, records, index; every part with its own CRC32C. docs/format.md describes it byte by byte.
 
-B records
+Version 2 is written, versions 1 and 2 are read. Version 1 has a checksum for each record, version 2 one for each group
+of up to 16 records that follow each other: reading one of them checks the whole group.
+
+B records | G groups
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
+import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -21,8 +26,12 @@ from tilework.core.files import crc32c, write
 from tilework.store.codec import KERNELS
 
 MAGIC = b"TILESHRD"
-VERSION = 1
-HEADER = struct.Struct("<8sIIQQII")  # magic, version, records, first image, bytes of records, width; CRC of these
+VERSION = 2
+HEADER_1 = struct.Struct("<8sIIQQII")  # magic, version, records, first image, bytes of records, width; CRC of these
+HEADER = struct.Struct("<8sIIQQIIII")  # the same to the bytes, smallest size, bytes of sizes, records of a group; CRC
+HEADERS = {1: HEADER_1, 2: HEADER}
+GROUPS = (16, 8, 4, 2, 1)
+CHECKED_BYTES = 1 << 11  # of a group, about: what reading one record of it checks
 LARGEST_RECORDS = 1 << 20
 LARGEST_BYTES = 1 << 31
 USUAL_BYTES = 1 << 28  # where a shard is closed and the next one begun
@@ -47,30 +56,61 @@ def write_shard(path: Path, records: bytes, sizes: np.ndarray, first: int) -> in
     if len(sizes) > LARGEST_RECORDS or len(records) > LARGEST_BYTES:
         what = f"{len(sizes)} records of {len(records)} bytes do not fit one shard"
         raise InputError(what, "choose fewer images per shard")
-    ends = np.cumsum(sizes)
-    crcs: np.ndarray = np.empty(len(sizes), "<u4")
+    group = next((g for g in GROUPS if g * len(records) <= CHECKED_BYTES * len(sizes)), 1)
+    edges = group_edges(np.cumsum(sizes), group, 0)
+    crcs: np.ndarray = np.empty(len(edges) - 1, "<u4")
     if fast := kernels(KERNELS, len(records)):
-        fast.checksums(np.frombuffer(records, np.uint8), ends - sizes, sizes.astype(np.int64), crcs)
+        fast.checksums(np.frombuffer(records, np.uint8), edges[:-1], np.diff(edges), crcs)
     else:
-        crcs[:] = [crc32c(records[end - size : end]) for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
-    same = len(sizes) > 0 and sizes.min() == sizes.max()
-    width = 0 if same else 2 if sizes.max(initial=0) < 1 << 16 else 4  # bytes of a size in the index
-    index = (sizes.astype(f"<u{width}").tobytes() if width else b"") + crcs.tobytes()
-    head = HEADER.pack(MAGIC, VERSION, len(sizes), first, len(records), width, 0)[:-4]
+        crcs[:] = [crc32c(records[start:end]) for start, end in pairwise(edges.tolist())]
+    smallest = int(sizes.min(initial=LARGEST_BYTES)) if len(sizes) else 0
+    packed = pack_sizes(sizes - smallest)
+    index = packed + crcs.tobytes()
+    head = HEADER.pack(MAGIC, VERSION, len(sizes), first, len(records), smallest, len(packed), group, 0)[:-4]
     crc = crc32c(index)
     write(path, head + struct.pack("<I", crc32c(head)) + records + index + struct.pack("<I", crc))
     return crc
 
 
+def group_edges(ends: np.ndarray, group: int, start: int) -> np.ndarray:
+    """Where groups of records begin, and the end of the last. ends: (B,) of records; returns (G + 1,) int64."""
+    return np.concatenate([[start], ends[group - 1 :: group], ends[len(ends) - len(ends) % group :][-1:]]).astype(
+        np.int64
+    )
+
+
+def pack_sizes(beyond: np.ndarray) -> bytes:
+    """What sizes have beyond the smallest: lowest bytes of all, next bytes, ..., deflated; nothing if all are 0."""
+    planes = beyond.astype("<u4").view(np.uint8).reshape(-1, 4).T
+    return zlib.compress(planes.tobytes(), 9) if beyond.any() else b""
+
+
+def unpack_sizes(packed: bytes, count: int) -> np.ndarray:
+    """(B,) int64; raises ValueError or zlib.error, and never allocates more than the sizes take."""
+    if not packed:
+        return np.zeros(count, np.int64)
+    unpacker = zlib.decompressobj()
+    raw = unpacker.decompress(packed, 4 * count + 1)
+    if len(raw) != 4 * count or not unpacker.eof or unpacker.unused_data:
+        raise ValueError("sizes")
+    return np.frombuffer(raw, np.uint8).reshape(4, count).T.copy().view("<u4")[:, 0].astype(np.int64)
+
+
 def write_shards(
-    root: Path, folder: str, chunks: Iterable[tuple[bytes, np.ndarray]], most: int, most_bytes: int = USUAL_BYTES
+    root: Path,
+    folder: str,
+    chunks: Iterable[tuple[bytes, np.ndarray]],
+    most: int,
+    most_bytes: int = USUAL_BYTES,
+    first: int = 0,
 ) -> tuple[ShardEntry, ...]:
     """Write records to shards of at most `most` records and about `most_bytes` bytes.
 
     chunks: records that lie one after another, and their sizes (B,). How they are cut depends on the records alone.
+    first: number of the first record.
     """
     entries: list[ShardEntry] = []
-    held, sizes, first = bytearray(), np.empty(0, np.int64), 0
+    held, sizes = bytearray(), np.empty(0, np.int64)
 
     def close() -> None:
         nonlocal held, sizes, first
@@ -113,79 +153,108 @@ class Shard:
         except (OSError, ValueError) as error:
             raise DamageError(f"shard {path.name} cannot be opened", f"restore it ({error})") from error
         self.data = np.frombuffer(self._map, np.uint8)
-        size, width, records = self._check_header(first, records)
-        index = bytes(self._map[HEADER.size + size : -4])
+        head, size, records, index_bytes = self._check_header(first, records)
+        index = bytes(self._map[head + size : -4])
         if struct.unpack("<I", self._map[-4:])[0] != crc32c(index):
             raise DamageError(f"the index of shard {path.name} is damaged", "restore the shard")
         if crc not in (None, crc32c(index)):
             raise DamageError(f"shard {path.name} is not the one the manifest names", "restore it")
-        if width:
-            self.sizes = np.frombuffer(index, f"<u{width}", records).astype(np.int64)
-        else:
-            self.sizes = np.full(records, size // max(1, records), np.int64)
-        self.crcs = np.frombuffer(index, "<u4", records, offset=width * records)
-        if self.sizes.sum() != size:
-            raise DamageError(f"the index of shard {path.name} does not add up", "restore the shard")
-        self.ends = HEADER.size + np.cumsum(self.sizes)
+        try:
+            self.sizes = self._read_sizes(index[:index_bytes], size, records)
+        except (ValueError, zlib.error) as error:
+            raise DamageError(f"the index of shard {path.name} does not add up", "restore the shard") from error
+        self.crcs = np.frombuffer(index, "<u4", offset=index_bytes)
+        self.ends = head + np.cumsum(self.sizes)
         self.starts = self.ends - self.sizes
+        self.edges = group_edges(self.ends, self.group, head)
 
-    def _check_header(self, first: int, records: int | None) -> tuple[int, int, int]:
-        """Bytes of all records, bytes of each size in the index, and the number of records."""
+    def _check_header(self, first: int, records: int | None) -> tuple[int, int, int, int]:
+        """Bytes of the header and of all records, the number of records, and the bytes of their sizes in the index."""
         name = self.path.name
-        if len(self._map) < HEADER.size + 4:
+        if len(self._map) < HEADER_1.size + 4:
             raise DamageError(f"shard {name} is cut short ({len(self._map)} bytes)", "restore it")
-        head = bytes(self._map[: HEADER.size])
-        magic, version, count, start, size, width, crc = HEADER.unpack(head)
+        magic, self.version = struct.unpack_from("<8sI", self._map)
         if magic != MAGIC:
             raise DamageError(f"{name} is not a shard", "restore it")
-        if version != VERSION:
-            raise DamageError(f"shard {name} has version {version}, this software reads {VERSION}", "update Tilework")
-        if crc != crc32c(head[:-4]):
+        if self.version not in HEADERS:
+            what = f"shard {name} has version {self.version}, this software reads 1 and 2"
+            raise DamageError(what, "update Tilework")
+        form = HEADERS[self.version]
+        head = bytes(self._map[: form.size])
+        if len(head) < form.size or struct.unpack("<I", head[-4:])[0] != crc32c(head[:-4]):
             raise DamageError(f"the header of shard {name} is damaged", "restore the shard")
+        _, _, count, start, size, *rest, _ = form.unpack(head)
         if start != first or records not in (None, count) or count > LARGEST_RECORDS or size > LARGEST_BYTES:
             raise DamageError(f"shard {name} is not the one the manifest names", "restore it")
-        if width not in (0, 2, 4) or len(self._map) != HEADER.size + size + (width + 4) * count + 4:
+        if self.version == 1:
+            (self._width,), self._smallest, self.group = rest, 0, 1
+            index_bytes = self._width * count
+        else:
+            self._width, (self._smallest, index_bytes, self.group) = 0, rest
+        whole = self._width in (0, 2, 4) and self.group in GROUPS
+        if not whole or len(self._map) != form.size + size + index_bytes + 4 * -(-count // self.group) + 4:
             raise DamageError(f"shard {name} has {len(self._map)} bytes, not what its header says", "restore it")
-        return int(size), int(width), int(count)
+        return form.size, int(size), int(count), int(index_bytes)
+
+    def _read_sizes(self, index: bytes, size: int, records: int) -> np.ndarray:
+        """Sizes of the records, (B,) int64; raises if they do not add up."""
+        if self._width:
+            sizes = np.frombuffer(index, f"<u{self._width}", records).astype(np.int64)
+        elif self.version == 1:
+            sizes = np.full(records, size // max(1, records), np.int64)
+        else:
+            sizes = self._smallest + unpack_sizes(index, records)
+        if sizes.sum() != size:
+            raise ValueError("sizes")
+        return sizes
+
+    def check(self, local: np.ndarray) -> None:
+        """Verify records against their CRC, each with the others of its group. local: (B,) indices in this shard."""
+        if fast := kernels(KERNELS, len(local)):
+            local = np.ascontiguousarray(local)
+
+            def check(rows: slice) -> int:
+                return fast.check_records(self.data, self.edges, self.crcs, self.group, local[rows])
+
+            least = WORTH_A_THREAD * len(self.sizes) // max(1, len(self.data) * self.group)
+            if in_parts(check, len(local), least) < 0:
+                return
+        groups = np.unique(local // self.group)
+        if bad := [k for k, crc in zip(groups.tolist(), self._checksums(groups), strict=True) if crc != self.crcs[k]]:
+            raise DamageError(f"{self._named(bad[0])} of shard {self.path.name} is damaged", "restore the shard")
 
     def records(self, local: np.ndarray) -> list[bytes]:
-        """Some records, each verified against its CRC. local: (B,) indices in this shard."""
-        records, bad = self._read(local)
-        if bad:
-            raise DamageError(f"record {bad[0]} of shard {self.path.name} is damaged", "restore the shard")
-        return records
+        """Some records, verified. local: (B,) indices in this shard."""
+        self.check(local)
+        ranges = zip(self.starts[local].tolist(), self.ends[local].tolist(), strict=True)
+        return [self._map[start:end] for start, end in ranges]
 
     def copy(self, local: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
-        """Records to their places in an array of bytes, each verified against its CRC. local, places: (B,)."""
-        sizes = self.sizes[local]
+        """Records to their places in an array of bytes, verified. local, places: (B,)."""
         if fast := kernels(KERNELS, len(local)):
-            starts, crcs, places = self.starts[local], self.crcs[local], np.ascontiguousarray(places)
-
-            def copy(rows: slice) -> int:
-                return fast.copy_records(self.data, starts[rows], sizes[rows], crcs[rows], out, places[rows])
-
-            least = WORTH_A_THREAD * len(local) // max(1, int(sizes.sum()))
-            if in_parts(copy, len(local), least) < 0:
-                return
+            self.check(local)
+            fast.copy_records(self.data, self.starts[local], self.sizes[local], out, np.ascontiguousarray(places))
+            return
         for place, record in zip(places.tolist(), self.records(local), strict=True):
             out[place : place + len(record)] = np.frombuffer(record, np.uint8)
 
-    def damaged(self) -> list[int]:
-        """Indices of records that differ from their CRC."""
+    def damaged(self) -> list[str]:
+        """Records, or groups of them, that differ from their CRC."""
         if fast := kernels(KERNELS, len(self.data)):
             found = np.empty(len(self.crcs), np.uint32)
-            fast.checksums(self.data, self.starts, self.sizes, found)
-            return np.flatnonzero(found != self.crcs).tolist()
-        portions = np.array_split(np.arange(len(self.sizes)), 1 + len(self.sizes) // 4096)
-        return [i for portion in portions for i in self._read(portion)[1]]
+            fast.checksums(self.data, self.edges[:-1], np.diff(self.edges), found)
+        else:
+            found = np.array(self._checksums(np.arange(len(self.crcs))), np.uint32)
+        return [self._named(k) for k in np.flatnonzero(found != self.crcs).tolist()]
 
-    def _read(self, local: np.ndarray) -> tuple[list[bytes], list[int]]:
-        """Records, and which of them differ from their CRC."""
-        data = self._map
-        ranges = zip(self.starts[local].tolist(), self.ends[local].tolist(), strict=True)
-        records = [data[start:end] for start, end in ranges]
-        expected = zip(local.tolist(), records, self.crcs[local].tolist(), strict=True)
-        return records, [i for i, record, crc in expected if crc32c(record) != crc]
+    def _checksums(self, groups: np.ndarray) -> list[int]:
+        edges = zip(self.edges[groups].tolist(), self.edges[groups + 1].tolist(), strict=True)
+        return [crc32c(self._map[start:end]) for start, end in edges]
+
+    def _named(self, group: int) -> str:
+        """A group for people."""
+        first, last = group * self.group, min((group + 1) * self.group, len(self.sizes)) - 1
+        return f"record {first}" if first == last else f"one of records {first} to {last}"
 
 
 class Files(Protocol):
@@ -202,21 +271,34 @@ class Shards:
         self._root, self.entries = root, entries
         self.firsts = np.cumsum([0, *(entry.records for entry in entries)])  # first record of each shard, and the end
         self._open: dict[int, Shard] = {}
+        self.most_open = 0  # shards; 0: all
 
     def __len__(self) -> int:
         return int(self.firsts[-1])
 
     def __getitem__(self, number: int) -> Shard:
-        if number not in self._open:
+        found = self._open.get(number)
+        if found is None:
             entry, root = self.entries[number], self._root
             path, file = (
                 (root / entry.file, None) if isinstance(root, Path) else (Path(entry.file), root.open(entry.file))
             )
-            self._open[number] = Shard(path, int(self.firsts[number]), entry.records, entry.crc, file)
-        return self._open[number]
+            found = self._open[number] = Shard(path, int(self.firsts[number]), entry.records, entry.crc, file)
+        return found
+
+    def _close(self, needed: list[int]) -> None:
+        """Close the shards not used for longest, beyond those that may be open and those that are needed now."""
+        for number in needed:
+            if number in self._open:
+                self._open[number] = self._open.pop(number)  # the last one of the dict
+        for number in list(self._open)[: max(0, len(self._open) - self.most_open)]:
+            if number not in needed:
+                self._open.pop(number, None)
 
     def _gather(self, numbers: list[int]) -> None:
         """Fetch several shards in parallel: a random batch needs nearly all of them."""
+        if self.most_open:
+            self._close(numbers)
         missing = [number for number in numbers if number not in self._open]
         if len(missing) > 1 and not isinstance(self._root, Path):
             with ThreadPoolExecutor(TOGETHER) as pool:
@@ -237,8 +319,12 @@ class Shards:
             yield rows, self[number], index[rows] - self.firsts[number]
 
     def gather(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Records in any order, verified, one after another: their bytes with a few more behind, starts, sizes (B,)."""
+        """Records in any order, verified: an array that holds them with a few more bytes behind, starts, sizes (B,)."""
         found = list(self.find(index))
+        if len(found) == 1:  # where they are
+            _, shard, local = found[0]
+            shard.check(local)
+            return shard.data, shard.starts[local], shard.sizes[local]
         sizes: np.ndarray = np.empty(len(index), np.int64)
         for rows, shard, local in found:
             sizes[rows] = shard.sizes[local]
@@ -247,4 +333,5 @@ class Shards:
         out = np.zeros((int(ends[-1]) if len(ends) else 0) + 4, np.uint8)
         for rows, shard, local in found:
             shard.copy(local, out, starts[rows])
+        out.flags.writeable = False  # as what is mapped: kernels are compiled once
         return out, starts, sizes

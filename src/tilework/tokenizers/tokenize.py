@@ -27,6 +27,7 @@ from torch import Tensor
 
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import write, write_json
+from tilework.data.detected import COLUMN, SIDES, ObjectFolder, pack_objects
 from tilework.data.images import Broken, Frame, ImageFolder, accepting, attempt, decode_image
 from tilework.data.open_images import Images
 from tilework.data.pairs import PairFolder, image_sides
@@ -59,6 +60,7 @@ class Tokenizing:
     frame: Frame = "cover"  # squash: the whole image, its aspect not kept, as SeiT
     tiles: tuple[int, int] | None = None  # pixels of the parts that are encoded by themselves; None: the whole image
     mask_step: int = 0  # masks are kept in column `mask`, every so many pixels; 0: none are
+    boxes: bool = False  # boxes are kept in column `boxes`, sizes of images in `sides`
     pooled: bool = False  # whether features before the codes, pooled over positions, are kept beside the store
 
     def plan(self, images: Images) -> Plan:
@@ -68,9 +70,16 @@ class Tokenizing:
             raise InputError("these images have no masks", "give a folder of images and masks, or leave --masks out")
         if isinstance(images, PairFolder) and not self.mask_step:
             raise InputError(f"{images.root} holds masks and no classes of images", "add --masks to keep them")
+        if self.boxes != isinstance(images, ObjectFolder):
+            if self.boxes:
+                raise InputError(
+                    "these images have no boxes", "give a COCO file or a list of VOC, or leave --boxes out"
+                )
+            raise InputError("these images have boxes and no classes", "add --boxes to keep them")
         crops = [self.views, *self.area, self.seed, "redrawn"] if self.views > 1 else []
         listed = [images.keys, images.labels.tolist(), crops, self.batch, self.part]
         listed += [self.tiles, self.mask_step] if self.tiles or self.mask_step else []
+        listed += ["boxes"] if self.boxes else []
         preprocessing = self.card.preprocessing if self.frame == "cover" else self.card.squashing
         order = {"sequence": tokenizer.sequence} if tokenizer.sequence else {}
         if self.views > 1:
@@ -125,12 +134,14 @@ def tokenize(
     max_broken: float = 0.05,
     progress: Callable[[int, int], None] = lambda done, total: None,
     spool_all: SpoolAll | None = None,
+    shuffle: bool = False,
 ) -> list[Broken]:
     """Write a store of all images that can be read; the others are returned, and listed beside it.
 
     used: the tokenizer's codes that the store keeps, as another store does; those in use if it is not given.
     max_broken: share of unreadable images above which nothing is written.
     spool_all: what spools the parts, if not this process.
+    shuffle: put the images in random order, so that shards can be read one after another; keys say which is which.
     """
     if out.exists():
         raise OutputError(f"{out} exists", "choose another directory or remove it")
@@ -140,7 +151,7 @@ def tokenize(
     except InputError:
         spool.remove()  # once the images are repaired, all of them are read again
         raise
-    return finish(spool, out, codec, used, max_broken)
+    return finish(spool, out, codec, used, max_broken, shuffle=shuffle)
 
 
 def open_spool(images: Images, job: Tokenizing, out: Path) -> Spool:
@@ -186,27 +197,35 @@ def spool_parts(
     broken: list[Broken],
     max_broken: float,
     progress: Callable[[int], None] = lambda done: None,
+    first: int = 0,
+    total: int = 0,
 ) -> None:
-    """Spool some parts. broken: images that are known not to be readable, which those found here join."""
-    seen = 0
+    """Spool some parts. broken: images that are known not to be readable, which those found here join.
+
+    first, total: where `images` are only a slice of the list: images before it, and in the whole list.
+    """
+    seen, total, before = 0, total or len(images), first // job.part
     job.tokenizer.to(job.device).eval()
     with _workers(job.device) as pool:
         part = _Batch.empty()
-        for number, batch in _encoded(images, job, numbers, pool):
+        for number, batch in _encoded(images, job, numbers, pool, first):
             for whole, piece in zip(vars(part).values(), vars(batch).values(), strict=True):
                 whole += piece
             seen += batch.images
             progress(seen)
             if part.images == count_images(images, job, number):
                 broken += part.broken
-                _check_broken(broken, len(images), max_broken)
-                _put(images, job, spool, number, part)
+                _check_broken(broken, total, max_broken)
+                _put(images, job, spool, before + number, part)
                 part = _Batch.empty()
 
 
 def _put(images: Images, job: Tokenizing, spool: Spool, number: int, part: _Batch) -> None:
     """A part, after the receipt that says what it lacks."""
     receipt = {"images": part.images, "broken": [asdict(one) for one in part.broken]}
+    if job.boxes:
+        strays = images.strays if isinstance(images, ObjectFolder) and number == 0 else ()
+        receipt["boxes"] = [asdict(one) for one in (*strays, *part.unusable)]
     write_json(spool.path / f"receipts/{number:05d}.json", receipt)
     shape = (job.views, *spool.plan.grid) if job.views > 1 else spool.plan.grid
     columns: dict[str, Values] = {"label": images.labels[part.kept], "key": [images.key(i) for i in part.kept]}
@@ -214,6 +233,8 @@ def _put(images: Images, job: Tokenizing, spool: Spool, number: int, part: _Batc
         columns["box"] = np.array(part.boxes, np.float32).reshape(-1, job.views, 4)
     if job.mask_step:
         columns["mask"] = part.masks
+    if job.boxes:
+        columns[COLUMN], columns[SIDES] = part.objects, np.array(part.sides, np.int32).reshape(-1, 2)
     if job.pooled:
         write(spool.path / f"{POOLED}/{number:05d}.npy", _npy(np.array(part.pooled, np.float32)))
     spool.put(number, np.array(part.values, np.int32).reshape(-1, *shape), columns)
@@ -226,23 +247,35 @@ def finish(
     used: np.ndarray | None = None,
     max_broken: float = 0.05,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    shuffle: bool = False,
+    code_ranges: Callable[[Spool, Sequence[int], Callable[[int, int], None]], None] | None = None,
 ) -> list[Broken]:
     """Seal a spool and list what could not be read in OUT.quarantine.json."""
     images, broken = _receipts(spool)
     if broken:
         _check_broken(broken, images, max_broken)
+    receipts = [json.loads(file.read_bytes()) for file in sorted((spool.path / "receipts").glob("*.json"))]
+    boxes = [entry for receipt in receipts for entry in receipt.get("boxes", [])]
     if pooled := sorted((spool.path / POOLED).glob("*.npy")):
         found = [features for file in pooled if len(features := np.load(file))]
         write(pooled_of(out), _npy(np.concatenate(found)))
-    seal(spool, out, codec, used=used, progress=progress)
+        shuffle = False  # they lie in the order of the parts
+    seal(spool, out, codec, used=used, progress=progress, shuffle=shuffle, code_ranges=code_ranges)
     if broken:
         write_json(quarantine_of(out), [asdict(one) for one in broken])
+    if boxes:
+        write_json(boxes_of(out), boxes)
     return broken
 
 
 def quarantine_of(out: Path) -> Path:
     """Where the images that could not be read are listed."""
     return out.with_name(f"{out.name}.quarantine.json")
+
+
+def boxes_of(out: Path) -> Path:
+    """Where the boxes that cannot be used are listed."""
+    return out.with_name(f"{out.name}.boxes_set_aside.json")
 
 
 def pooled_of(out: Path) -> Path:
@@ -290,12 +323,15 @@ class _Batch:
     boxes: list[np.ndarray]  # (V, 4) where there are several views
     broken: list[Broken]
     masks: list[bytes]  # where they are kept
+    objects: list[np.ndarray]  # likewise, (M, 7) as `pack_objects` gives them
+    sides: list[tuple[int, int]]  # height and width of images with objects
+    unusable: list[Broken]  # boxes that were set aside
     pooled: list[np.ndarray]  # (D,) each, where they are kept
 
     @staticmethod
     def empty() -> _Batch:
         """Of no images."""
-        return _Batch([], [], [], [], [], [])
+        return _Batch([], [], [], [], [], [], [], [], [])
 
     @property
     def images(self) -> int:
@@ -304,7 +340,7 @@ class _Batch:
 
 
 def _encoded(
-    images: Images, job: Tokenizing, parts: Sequence[int], pool: ThreadPoolExecutor
+    images: Images, job: Tokenizing, parts: Sequence[int], pool: ThreadPoolExecutor, first: int
 ) -> Iterator[tuple[int, _Batch]]:
     """Batches of codes in order, each with its part; on a CPU whole batches are under way ahead, else their pixels."""
     cpu = job.device.type == "cpu"
@@ -317,33 +353,41 @@ def _encoded(
     for number in parts:
         index = np.arange(number * job.part, number * job.part + count_images(images, job, number))
         for batch in np.split(index, range(job.batch, len(index), job.batch)):
-            waiting.append((number, pool.submit(_prepare, images, job, batch, cpu)))
+            waiting.append((number, pool.submit(_prepare, images, job, batch, cpu, first)))
             if len(waiting) > AHEAD:
                 yield next_one()
     while waiting:
         yield next_one()
 
 
-def _prepare(images: Images, job: Tokenizing, index: np.ndarray, encode: bool) -> _Batch:
-    batch = _decode(images, job, index)
+def _prepare(images: Images, job: Tokenizing, index: np.ndarray, encode: bool, first: int = 0) -> _Batch:
+    batch = _decode(images, job, index, first)
     return _encode(job, batch) if encode else batch
 
 
-def _decode(images: Images, job: Tokenizing, index: np.ndarray) -> _Batch:
+def _decode(images: Images, job: Tokenizing, index: np.ndarray, first: int) -> _Batch:
     """Pixels of images, several views of each where asked for; what cannot be read is set aside."""
     size, batch = job.card.size, _Batch.empty()
-    draws = sample_crops(job.seed, index, job.views)  # (B, V, 4 T)
+    draws = sample_crops(job.seed, first + index, job.views)  # (B, V, 4 T)
     for i, file, drawn in zip(index.tolist(), images.files(index.tolist()), draws, strict=True):
         decode: Callable[[], Any] = partial(decode_image, file, size, job.frame)
         if job.views > 1:
             decode = partial(decode_views, file, size, drawn, job.area)
         image: Any = attempt(file, decode)
         mask = _read_mask(images, job, i) if job.mask_step and not isinstance(image, str) else b""
-        if isinstance(image, str) or isinstance(mask, str):
-            batch.broken.append(Broken(images.key(i), image if isinstance(image, str) else str(mask)))
+        checked = attempt(file, partial(images.check, i)) if isinstance(images, ObjectFolder) else None
+        if reason := next((part for part in (image, mask, checked) if isinstance(part, str)), ""):
+            batch.broken.append(Broken(images.key(i), reason))
             continue
         if job.mask_step:
+            assert isinstance(mask, bytes)
             batch.masks.append(mask)
+        if checked is not None:
+            assert not isinstance(checked, str)
+            objects, reasons, _, sides = checked
+            batch.objects.append(pack_objects(objects))
+            batch.sides.append(sides)
+            batch.unusable.extend(Broken(images.key(i), reason) for reason in reasons)
         batch.kept.append(i)
         if isinstance(image, tuple):
             batch.boxes.append(image[1])

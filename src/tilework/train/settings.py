@@ -37,11 +37,13 @@ class OptimConfig:
 class ScheduleConfig:
     """The learning rate schedule."""
 
-    name: Literal["cosine", "constant", "polynomial"] = "cosine"
+    name: Literal["cosine", "constant", "polynomial", "steps"] = "cosine"
     warmup_epochs: float = 0.0  # linear warm-up
     warmup_steps: int = 0  # in addition to warmup_epochs
     floor: float = 0.0  # final learning rate as a share of the peak
     power: float = 1.0  # polynomial only
+    milestones: tuple[float, ...] = (8 / 12, 11 / 12)  # steps only: shares of the run after which the rate falls
+    fall: float = 0.1  # steps only: by this factor each time
 
     def __post_init__(self) -> None:
         check_shares(self, "floor")
@@ -55,6 +57,8 @@ class ScheduleConfig:
             return progress / warmup
         if self.name == "constant":
             return 1.0
+        if self.name == "steps":
+            return float(self.fall ** sum(progress >= share for share in self.milestones))
         left = 1 - (progress - warmup) / max(1e-12, 1 - warmup)
         shape = (1 + cos(pi * (1 - left))) / 2 if self.name == "cosine" else max(0.0, left) ** self.power
         return self.floor + (1 - self.floor) * shape
@@ -69,6 +73,8 @@ class FitConfig:
     batch: int = 64  # batch size over all processes and accumulation steps
     accumulate: int = 1  # gradient accumulation steps per batch
     repeats: int = 1  # augmented copies of each image in a batch (repeated augmentation)
+    order: Literal["auto", "shuffle", "stream"] = "auto"  # of samples; stream: shard by shard, as auto for far stores
+    lanes: int = 16  # shards read at a time by all processes together, where they are read one after another
     seed: int = 0  # of initial weights, data order and augmentation
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast
     ema: float = 0.0  # decay of averaged weights, which evaluation and export use; 0: none
@@ -99,7 +105,7 @@ class FitConfig:
         for name in ("seed", "evaluate_every", "save_every", "picture_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)} but must not be negative")
-        for name in ("batch", "accumulate", "repeats", "keep", "log_every", "patience"):
+        for name in ("batch", "accumulate", "repeats", "lanes", "keep", "log_every", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1")
         if self.batch % self.accumulate:

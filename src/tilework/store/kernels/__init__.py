@@ -6,9 +6,9 @@ reads records returns the number of one that is damaged, or -1.
 
 import numba
 
-from tilework.store.kernels.checksum import check, checksum, checksums, copy_records
+from tilework.store.kernels.checksum import check, check_records, checksum, checksums, copy_records
 from tilework.store.kernels.context import decode_context
-from tilework.store.kernels.learn import learn_mix
+from tilework.store.kernels.learn import gather_rows, learn_tree, scatter_rows
 from tilework.store.kernels.mix import code_mix, decode_mix
 from tilework.store.kernels.packed import decode_packed, encode_packed
 from tilework.store.kernels.pairwise import code_pairwise, decode_pairwise

@@ -1,6 +1,6 @@
 """Streams of binary decisions of a small network over decoded neighbours: codec `mix`. docs/format.md has the formula.
 
-Weights are whole numbers kept as floats: sums stay below 2^24 and are exact in any order.
+Weights of nodes are whole numbers kept as floats: sums stay below 2^24 and are exact in any order.
 
 B records | T codes | K codes of the vocabulary | Q neighbours | H hidden units | D longest path
 """
@@ -13,25 +13,26 @@ from tilework.core.compiled import jit, jit_any_order
 from tilework.store.kernels.streams import FOUR, LOW, SIXTEEN, U32, first_state, refill
 
 WHOLE, HALF = U32(1 << 16), U32(0xFFFF)
-TOP = np.float32(127)
+TOP = np.int32(127)
 
 
 @jit
 def hide(
-    row: np.ndarray, t: int, columns: int, places: np.ndarray, u: np.ndarray, bias: np.ndarray, hidden: np.ndarray
-) -> None:
-    """Hidden units of a code's neighbours. row: (T,) codes of the record, those before t known."""
+    row: np.ndarray, t: int, columns: int, places: np.ndarray, u: np.ndarray, bias: np.ndarray, sums: np.ndarray,
+    hidden: np.ndarray,
+) -> None:  # fmt: skip
+    """Hidden units of a code's neighbours. row: (T,) codes of the record, those before t known; sums: (H,) int32."""
     y, x = t // columns, t % columns
     for j in range(len(hidden)):
-        hidden[j] = bias[j]
+        sums[j] = bias[j]
     for q in range(len(places)):
         up, across = y + places[q, 0], x + places[q, 1]
         inside = up >= 0 and 0 <= across < columns
         part = u[q, row[up * columns + across] if inside else u.shape[1] - 1]
         for j in range(len(hidden)):
-            hidden[j] += part[j]
+            sums[j] += part[j]
     for j in range(len(hidden)):
-        hidden[j] = min(max(hidden[j], -TOP), TOP)
+        hidden[j] = min(max(sums[j], -TOP), TOP)
 
 
 @jit_any_order
@@ -40,7 +41,19 @@ def chance(hidden: np.ndarray, weights: np.ndarray, first: np.float32, shift: in
     z = first
     for j in range(len(hidden)):
         z += hidden[j] * weights[j]
-    return table[min(max((np.int64(z) >> shift) + len(table) // 2, 0), len(table) - 1)]
+    return table[min(max((np.int32(z) >> shift) + len(table) // 2, 0), len(table) - 1)]
+
+
+@jit
+def answer(
+    data: np.ndarray, x: np.uint32, at: np.uintp, end: np.uintp, p: np.uint32
+) -> tuple[int, np.uint32, np.uintp]:
+    """One decision: 1 if it has the first p slots. Without a branch: what cannot be foreseen would cost most."""
+    slot = x & HALF
+    yes = slot < p
+    frequency, first = (p, U32(0)) if yes else (WHOLE - p, p)
+    x, at = refill(data, frequency * (x >> SIXTEEN) + slot - first, at, end)
+    return np.intp(yes), x, at
 
 
 @jit
@@ -60,11 +73,21 @@ def same_before(row: np.ndarray, before: np.ndarray, t: int, columns: int) -> in
 
 
 @jit
+def begin(
+    data: np.ndarray, x: np.uint32, at: np.uintp, end: np.uintp, rows: np.ndarray, i: int, t: int, columns: int,
+    same: np.ndarray,
+) -> tuple[int, np.uint32, np.uintp]:  # fmt: skip
+    """Whether a code is the one of the record before: the tree's root if not, else -1 - code."""
+    yes, x, at = answer(data, x, at, end, same[same_before(rows[i], rows[i - 1], t, columns)])
+    return ~np.intp(rows[i - 1, t]) if yes else 0, x, at
+
+
+@jit
 def decode_mix(
     data: np.ndarray,
     starts: np.ndarray,
     sizes: np.ndarray,
-    chain: np.ndarray,
+    heads: np.ndarray,
     tree: np.ndarray,
     places: np.ndarray,
     u: np.ndarray,
@@ -77,36 +100,50 @@ def decode_mix(
     columns: int,
     out: np.ndarray,
 ) -> int:
-    """out: (B, T). chain: (B,) 0 where a record stands alone, else it follows the row before."""
-    count, steps = out.shape
-    hidden = np.empty(len(bias), np.float32)
-    for i in range(count):
-        at = np.uintp(starts[i])
-        end = at + np.uintp(sizes[i])
-        x = first_state(data, at)
-        at += FOUR
-        row, follows = out[i], chain[i] > 0
-        for t in range(steps):
-            if follows:
-                p, slot = same[same_before(row, out[i - 1], t, columns)], x & HALF
-                if slot < p:
-                    x, at = refill(data, p * (x >> SIXTEEN) + slot, at, end)
-                    row[t] = out[i - 1, t]
-                    continue
-                x, at = refill(data, (WHOLE - p) * (x >> SIXTEEN) + slot - p, at, end)
-            hide(row, t, columns, places, u, bias, hidden)
-            node = 0 if len(tree) else -1
-            while node >= 0:
-                p, slot = chance(hidden, v[node], c[node], shift, table), x & HALF
-                if slot < p:
-                    x, at = refill(data, p * (x >> SIXTEEN) + slot, at, end)
-                    node = tree[node, 1]
-                else:
-                    x, at = refill(data, (WHOLE - p) * (x >> SIXTEEN) + slot - p, at, end)
-                    node = tree[node, 0]
-            row[t] = ~node
-        if x != LOW or at != end:
-            return i
+    """out: (B, T). heads: rows that stand alone, and the end; those between follow the row before.
+
+    Two of them are decoded together: neither waits for its own last step.
+    """
+    steps = out.shape[1]
+    sums = np.empty(len(bias), np.int32)
+    h0, h1 = np.empty(len(bias), np.float32), np.empty(len(bias), np.float32)
+    for head in range(0, len(heads) - 1, 2):
+        other = min(head + 1, len(heads) - 2)  # the last one fills up
+        first, second = heads[head], heads[other]
+        count0, count1 = heads[head + 1] - first, heads[other + 1] - second
+        for number in range(max(count0, count1)):
+            i = first + number if number < count0 else second + number
+            k = second + number if number < count1 else i
+            a0, a1 = np.uintp(starts[i]), np.uintp(starts[k])
+            e0, e1 = a0 + np.uintp(sizes[i]), a1 + np.uintp(sizes[k])
+            x0, x1 = first_state(data, a0), first_state(data, a1)
+            a0, a1 = a0 + FOUR, a1 + FOUR
+            for t in range(steps):
+                n0 = n1 = 0 if len(tree) else -1
+                if number:
+                    n0, x0, a0 = begin(data, x0, a0, e0, out, i, t, columns, same)
+                    n1, x1, a1 = begin(data, x1, a1, e1, out, k, t, columns, same)
+                    n0, n1 = (n0, n1) if len(tree) else (min(n0, -1), min(n1, -1))
+                if n0 >= 0:
+                    hide(out[i], t, columns, places, u, bias, sums, h0)
+                if n1 >= 0:
+                    hide(out[k], t, columns, places, u, bias, sums, h1)
+                while n0 >= 0 and n1 >= 0:
+                    p0 = chance(h0, v[n0], c[n0], shift, table)
+                    p1 = chance(h1, v[n1], c[n1], shift, table)
+                    yes, x0, a0 = answer(data, x0, a0, e0, p0)
+                    n0 = tree[n0, yes]
+                    yes, x1, a1 = answer(data, x1, a1, e1, p1)
+                    n1 = tree[n1, yes]
+                while n0 >= 0:
+                    yes, x0, a0 = answer(data, x0, a0, e0, chance(h0, v[n0], c[n0], shift, table))
+                    n0 = tree[n0, yes]
+                while n1 >= 0:
+                    yes, x1, a1 = answer(data, x1, a1, e1, chance(h1, v[n1], c[n1], shift, table))
+                    n1 = tree[n1, yes]
+                out[i, t], out[k, t] = ~n0, ~n1
+            if x0 != LOW or x1 != LOW or a0 != e0 or a1 != e1:
+                return i
     return -1
 
 
@@ -132,7 +169,7 @@ def code_mix(
 
     nodes, answers: (K, D) the way to each code, -1 behind its end. Returns the largest number of decisions.
     """
-    hidden = np.empty(len(bias), np.float32)
+    sums, hidden = np.empty(len(bias), np.int32), np.empty(len(bias), np.float32)
     most = 0
     for i in range(len(ids)):
         at, row, follows = 0, ids[i], chain[i] > 0
@@ -144,7 +181,7 @@ def code_mix(
                 at += 1
                 if alike:
                     continue
-            hide(row, t, columns, places, u, bias, hidden)
+            hide(row, t, columns, places, u, bias, sums, hidden)
             for k in range(nodes.shape[1]):
                 node = nodes[row[t], k]
                 if node < 0:
