@@ -69,8 +69,8 @@ def evaluate(
 
     judged = judged_by(run)
     if judged == "box_ap":
-        if (mode, scales, flip, picture, names) != ("whole", (1.0,), False, None, None):
-            what = "--mode, --scales, --flip, --picture and --names are not for runs that find objects"
+        if (mode, scales, flip, adapter, naive, picture, names) != ("whole", (1.0,), False, None, False, None, None):
+            what = "--mode, --scales, --flip, --adapter, --naive, --picture and --names are not for detection"
             raise ConfigError(what, "leave them out; --out draws boxes")
         _detect(run, data, tokenizer, out, pictures, score, device, json, best)
         return

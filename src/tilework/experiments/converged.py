@@ -190,7 +190,8 @@ class ConvergedTable(Table):
                 for o in outcomes
                 if o.trial.row == row.name and o.trial.seed == 0
             }
-            trained, right = ([o.metrics[TRAINING + name] for o in mine] for name in (task.metric, task.right))
+            figures = (task.metric, task.right or task.metric)
+            trained, right = ([o.metrics[TRAINING + name] for o in mine] for name in figures)
             table.append(
                 {
                     "row": row.name,

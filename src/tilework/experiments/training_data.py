@@ -11,6 +11,7 @@ import numpy as np
 
 from tilework.core.location import Location, Url, is_store
 from tilework.data import ImageFolder, TokenSource
+from tilework.data.detected import open_objects
 from tilework.data.masked import COLUMN
 from tilework.data.pairs import PairFolder, open_pairs
 from tilework.store import Store
@@ -34,7 +35,7 @@ class TrainingData:
             if masks := store.column_bytes(COLUMN):
                 stored["masks"] = masks
             return TrainingData(source.labels, len(source.classes), _each(stored, len(store)))
-        folder = open_pairs(data) or ImageFolder.open(data)
+        folder = open_pairs(data) or open_objects(data) or ImageFolder.open(data)
         stored = {"images": folder.bytes}
         if isinstance(folder, PairFolder):
             stored["masks"] = folder.mask_bytes

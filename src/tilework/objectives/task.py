@@ -15,7 +15,7 @@ class Task:
     validation_columns: tuple[str, ...] = ()  # that validation batches must carry
     metric: str = "top1"  # the headline among the figures of validation
     higher_is_better: bool = True  # of that figure
-    right: str = "top1"  # the figure that says which share of the labels is right
+    right: str = ""  # the figure that says which share of the labels is right; "": the headline
     judged: str = "images"  # what has a label: images or pixels
 
     def outputs(self, classes: int) -> int:
