@@ -80,8 +80,8 @@ def evaluate(
         _segment(run, data, tokenizer, (mode, scales, flip), out, pictures, device, json, best, adapter, naive)
         return
     if (mode, scales, flip, adapter, naive, out) != ("whole", (1.0,), False, None, False, None):
-        what = "--mode, --scales, --flip, --adapter, --naive and --out are for runs that segment or find objects"
-        raise ConfigError(what, "leave them out")
+        said = "--mode, --scales, --flip, --adapter, --naive and --out are for runs that segment or find objects"
+        raise ConfigError(said, "leave them out")
     if picture is not None:
         check_png(picture, "--picture")
     result = evaluate_run(run, data, tokenizer, device, best)
