@@ -12,7 +12,7 @@ import torch
 
 from small_data import write_images
 from tilework.analysis.robustness import Robustness
-from tilework.analysis.robustness_report import mcnemar
+from tilework.analysis.robustness.report import _over_seeds, mcnemar
 from tilework.augment import CentreCrop, Embed, Normalise
 from tilework.cli.main import main
 from tilework.core.errors import ConfigError, InputError, OutputError
@@ -234,3 +234,16 @@ def test_calibration_and_paired_differences() -> None:
     a, b = np.array([True] * 9 + [False]), np.array([False] * 9 + [False])
     assert mcnemar(a, b) == pytest.approx(2 / 2**9)
     assert mcnemar(a, a) == 1.0
+
+
+def test_figures_have_one_panel_for_the_seeds_of_a_row() -> None:
+    runs = {
+        "DeiT seed-0-rate-0.001": {"worst": [(0.0, 0.8), (1.0, 0.4)], "only_here": [(0.0, 0.8)]},
+        "DeiT seed-1-rate-0.001": {"worst": [(0.0, 0.6), (1.0, 0.2)]},
+        "alone": {"gaussian_noise": [(0.0, 0.5)]},
+    }
+    found = _over_seeds(runs)
+    assert list(found) == ["DeiT (2 seeds)", "alone"]
+    assert list(found["DeiT (2 seeds)"]) == ["worst"]
+    assert found["DeiT (2 seeds)"]["worst"] == [(0.0, pytest.approx(0.7)), (1.0, pytest.approx(0.3))]
+    assert found["alone"] == {"gaussian noise": [(0.0, 0.5)]}

@@ -16,12 +16,12 @@ from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn import functional as F
 
+from published_seitpp import published_adapter
 from tilework.augment.adapter import Adapter, load_adapter, save_adapter
 from tilework.augment.affine import warp
 from tilework.core.batch import Mix
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
-from tilework.layers.positions import sincos_positions
 from tilework.layers.token_adapt import TokenAdaptNetwork
 
 WEIGHTS, SETTINGS = "weights.safetensors", "token_adapt.json"
@@ -327,41 +327,11 @@ def test_logits_of_version_1_are_refused_by_their_version(numbered: Path) -> Non
 # the weights that SeiT++ published
 
 
-def published(codes: int = 20, code_dim: int = 5, width: int = 64) -> dict[str, Tensor]:
-    """Random weights under the names and in the sizes of SeiT++'s modules (its layers.py and models_mtm.py)."""
-    sizes: dict[str, tuple[int, ...]] = {
-        "conversion_function.0.weight": (width, code_dim),
-        "conversion_function.0.bias": (width,),
-        "conversion_function.1.to_pixel.1.weight": (width, code_dim, 2, 2),
-        "conversion_function.1.to_pixel.1.bias": (code_dim,),
-        "reverse_transform.0.to_patch_embedding.0.weight": (width, code_dim, 2, 2),
-        "reverse_transform.0.to_patch_embedding.0.bias": (width,),
-        "reverse_transform.1.weight": (codes, width),
-        "reverse_transform.1.bias": (codes,),
-    }
-    for half in ("conversion_function.1.transformer.", "reverse_transform.0.transformer."):
-        sizes |= {f"{half}layers.0.0.fn.to_qkv.weight": (3 * width, width)}
-        for name, (out, into) in {
-            "0.fn.to_out": (width, width),
-            "1.fn.net.0": (4 * width, width),
-            "1.fn.net.2": (width, 4 * width),
-        }.items():
-            sizes |= {f"{half}layers.0.{name}.weight": (out, into), f"{half}layers.0.{name}.bias": (out,)}
-        for norm in ("layers.0.0.norm", "layers.0.1.norm", "norm"):
-            sizes |= {f"{half}{norm}.weight": (width,), f"{half}{norm}.bias": (width,)}
-    g = torch.Generator().manual_seed(1)
-    return {
-        **{name: torch.randn(size, generator=g) / size[-1] ** 0.5 for name, size in sizes.items()},
-        "conversion_function.1.de_pos_embedding": sincos_positions(width, 32, 32)[None],
-        "reverse_transform.0.en_pos_embedding": sincos_positions(width, 28, 28)[None],
-    }
-
-
 @pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_published_weights(tmp_path: Path, wrapped: bool, old: bool) -> None:
     """Each at its place; other weights of a whole model do not matter."""
-    path, theirs = tmp_path / "tokenadapt.ckpt", published()
+    path, theirs = tmp_path / "tokenadapt.ckpt", published_adapter()
     others = {"blocks.0.norm1.weight": torch.ones(3)}
     weights = {"model": {**theirs, **others}, "epoch": 3} if wrapped else {**theirs, **others}
     torch.save(weights, path, _use_new_zipfile_serialization=not old)
@@ -383,14 +353,14 @@ def test_published_weights(tmp_path: Path, wrapped: bool, old: bool) -> None:
 
 @pytest.mark.parametrize("rows", [19, 21])
 def test_published_weights_for_another_vocabulary(tmp_path: Path, rows: int) -> None:
-    torch.save(published(rows), tmp_path / "tokenadapt.ckpt")
+    torch.save(published_adapter(rows), tmp_path / "tokenadapt.ckpt")
     with pytest.raises(ConfigError, match=f"is for {rows} codes of 5 dimensions, the data have 20 of 5") as caught:
         Adapter.open(tmp_path / "tokenadapt.ckpt", Codebook.of(CODEBOOK))
     assert "\n" not in str(caught.value)
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    weights = published()
+    weights = published_adapter()
     change(weights)
     return weights
 
@@ -428,7 +398,7 @@ def test_published_weights_run_nothing(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple[Any, ...]:
             return (Path.touch, (tmp_path / "ran",))
 
-    torch.save({**published(), "evil": Evil()}, tmp_path / "tokenadapt.ckpt")
+    torch.save({**published_adapter(), "evil": Evil()}, tmp_path / "tokenadapt.ckpt")
     (tmp_path / "broken.ckpt").write_bytes(b"PK\x03\x04 nothing")
     for name in ("tokenadapt.ckpt", "broken.ckpt"):
         with pytest.raises(InputError, match="none of it was run"):

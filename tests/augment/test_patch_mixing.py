@@ -99,3 +99,21 @@ def test_patches_that_do_not_fit_are_refused() -> None:
         PatchCutMix(16).own(Draws(0, 0, torch.arange(2)), (24, 32))
     with pytest.raises(ConfigError, match="at least 1"):
         decode(Augment, {"name": "patch_cutmix", "patch": 0})
+
+
+def test_even_boxes_are_those_of_the_published_code() -> None:
+    """Sides int(g sqrt(area)), cut by half of that, rounded down, on both sides of a patch; against a loop."""
+    draws = Draws(3, 1, torch.arange(3000))
+    found = 1 - PatchCutMix(2, even=True).own(draws, (28, 20))[:, ::2, ::2]  # (B, 14, 10)
+    u = draws.uniform("cutmix", 4)
+    for i in range(60):
+        side, wanted = float(u[i, 1].sqrt()), torch.zeros(14, 10)
+        spans = []
+        for length, at in ((14, u[i, 2]), (10, u[i, 3])):
+            half, middle = int(length * side) // 2, int(at * length)
+            spans.append(slice(max(0, middle - half), middle + half))
+        wanted[spans[0], spans[1]] = 1
+        assert torch.equal(found[i], wanted)
+    square = 1 - PatchCutMix(16, even=True).own(draws, (224, 224))
+    assert float(square.mean()) == pytest.approx(0.272, abs=0.012)  # 40,000 boxes of the authors' rule
+    assert float(1 - PatchCutMix(16).own(draws, (224, 224)).mean()) == pytest.approx(0.32, abs=0.012)

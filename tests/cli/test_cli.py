@@ -354,13 +354,13 @@ def test_quarantined_images_are_spoken_of(tmp_path: Path, capsys: pytest.Capture
     assert f"1 image cannot be read: see {out}.quarantine.json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("out", [["--out", "http://host/x"], ["--out=s3://bucket/x"]])
+@pytest.mark.parametrize("out", [["--out", "http://host/x"], ["--out=https://host/x"]])
 def test_nothing_is_written_to_urls(
     store: Path, capsys: pytest.CaptureFixture[str], out: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
-    assert "--out cannot be a URL" in fails(capsys, 4, "convert", store, *out)
+    assert "cannot be written" in fails(capsys, 4, "convert", store, *out)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -557,7 +557,7 @@ def test_seal_makes_a_store_of_a_spool(tmp_path: Path, capsys: pytest.CaptureFix
     spool.put(1, np.ones((3, 2, 2), int), columns)
     assert "lacks 1 of 2 parts (0)" in fails(capsys, 3, "seal", tmp_path / "a.tok")
     spool.put(0, np.ones((3, 2, 2), int), {**columns, "key": list("xyz")})
-    assert run("seal", tmp_path / "a.tok") == 0
+    assert run("seal", tmp_path / "a.tok", "--keep-order") == 0
     assert Store(tmp_path / "a.tok").column("key") == list("xyzabc")
     assert [p.name for p in tmp_path.iterdir()] == ["a.tok"]
 

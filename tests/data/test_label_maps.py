@@ -390,7 +390,9 @@ def test_a_store_annotated_by_the_first_version_is_refused_before_it_is_used(sto
     """Scores of version 1 were probabilities among the classes of the data alone, made to sum to one."""
     Store(store).add_column(COLUMN, [VERSION_1] * 48)
     Store(store).add_column("label_map_card", [json.dumps(asdict(replace(CARD, grid=(2, 2))))] * 48)
-    refused(DamageError, lambda: LabelMaps.of_store(Store(store)), "version 1 of label maps.*annotate again")
+    refused(
+        DamageError, lambda: LabelMaps.of_store(Store(store)), f"{store} has version 1 of label maps.*annotate again"
+    )
 
 
 def test_records_of_the_first_version_are_refused_in_a_new_directory_too(tmp_path: Path) -> None:

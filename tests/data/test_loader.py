@@ -120,9 +120,15 @@ def test_batch_as_large_as_the_data_is_fine() -> None:
     assert Loader(Numbers(8), batch=8).steps == 1
 
 
+def test_ranks_share_a_batch_that_they_do_not_divide() -> None:
+    shares = [seen(Loader(Numbers(100), batch=9, rank=rank, world=4).run(0, 11)) for rank in range(4)]
+    assert [len(share[0]) for share in shares] == [2, 2, 2, 3]
+    assert [flat(parts) for parts in zip(*shares, strict=True)] == seen(Loader(Numbers(100), batch=9).run(0, 11))
+
+
 def test_batch_that_ranks_cannot_share_is_refused() -> None:
-    with pytest.raises(ConfigError, match="batch of 9 cannot be shared by 2"):
-        Loader(Numbers(100), batch=9, world=2)
+    with pytest.raises(ConfigError, match="batch of 9 cannot be shared by 10"):
+        Loader(Numbers(100), batch=9, world=10)
 
 
 # evaluation

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tilework.data import epoch_order
-from tilework.data.order import batch_of
+from tilework.data.order import StreamOrder, batch_of
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100, 4097])
@@ -57,3 +61,74 @@ def test_copies_of_a_sample_share_its_batch(batch: int, repeats: int) -> None:
     assert all(whole[i] % 40 != whole[i - 1] % 40 for i in range(batch))  # neighbours, which mixing pairs, differ
     halves = [batch_of(order, 2, batch, rank, 2, repeats) for rank in range(2)]
     assert np.array_equal(np.concatenate(halves), whole)
+
+
+# shard after shard
+
+
+def streamed(sizes: np.ndarray, batch: int, lanes: int, world: int = 1, epoch: int = 0) -> list[list[np.ndarray]]:
+    """Batches of an epoch, of each process."""
+    steps = int(sizes.sum()) // batch
+    orders = [StreamOrder(5, epoch, sizes, batch, lanes) for _ in range(world)]
+    return [[batch_of(order, s, batch, rank, world) for s in range(steps)] for rank, order in enumerate(orders)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.one_of(
+        st.lists(st.integers(1, 30), min_size=1, max_size=12),
+        st.tuples(st.integers(1, 12), st.integers(1, 30), st.integers(1, 30)).map(lambda t: [t[1]] * t[0] + [t[2]]),
+    ),
+    batch=st.integers(1, 20),
+    lanes=st.integers(1, 17),
+    world=st.integers(1, 16),
+)
+def test_a_stream_sees_each_sample_once_whatever_the_world(
+    sizes: list[int], batch: int, lanes: int, world: int
+) -> None:
+    one = streamed(np.array(sizes), batch, lanes)[0]
+    seen = np.concatenate(one) if one else np.empty(0, np.int64)
+    assert len(np.unique(seen)) == len(seen) == sum(sizes) // batch * batch
+    assert not len(seen) or 0 <= seen.min() <= seen.max() < sum(sizes)
+    many = streamed(np.array(sizes), batch, lanes, world)
+    for step, whole in enumerate(one):
+        assert np.array_equal(np.concatenate([mine[step] for mine in many]), whole)
+
+
+def test_a_stream_resumes_anywhere_and_changes_with_the_epoch() -> None:
+    sizes, batch = np.array([50] * 20 + [13]), 16
+    first, second = (streamed(sizes, batch, 4, epoch=epoch)[0] for epoch in (0, 1))
+    for step in (0, 1, 17, 30, len(first) - 1):
+        assert np.array_equal(batch_of(StreamOrder(5, 0, sizes, batch, 4), step, batch), first[step])
+    assert not any(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    left = set(range(int(sizes.sum()))) - set(np.concatenate(first).tolist())
+    assert left != set(range(int(sizes.sum()))) - set(np.concatenate(second).tolist())  # another rest is left out
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
+def test_each_process_reads_its_own_shards_once_and_few_at_a_time(world: int) -> None:
+    sizes = np.array([64] * 320 + [7])
+    edges = np.cumsum(sizes)
+    fetched = 0
+    for mine in streamed(sizes, 32, 16, world):
+        opened: list[list[int]] = [np.unique(np.searchsorted(edges, batch, side="right")).tolist() for batch in mine]
+        assert max(map(len, opened)) <= 2 * 16 // world
+        last_seen: dict[int, int] = {}
+        for step, numbers in enumerate(opened):
+            for number in numbers:
+                fetched += number not in last_seen
+                assert step - last_seen.get(number, step) <= 64  # not left and fetched again
+                last_seen[number] = step
+    assert len(sizes) <= fetched <= 1.05 * len(sizes)
+
+
+def test_memory_of_a_stream_does_not_grow_with_the_data() -> None:
+    peaks = []
+    for shards in (32, 3200):
+        tracemalloc.start()
+        order = StreamOrder(0, 0, np.full(shards, 4096), 64, 16)
+        for step in range(0, 65, 8):
+            batch_of(order, step, 64)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (peaks[1] - peaks[0]) / (3168 * 4096) < 0.2  # bytes per sample: some numbers per shard

@@ -70,19 +70,21 @@ def test_several_data_sets_need_a_name(tmp_path: Path) -> None:
     assert np.array_equal(Store(tmp_path / "a.tok").batch(np.arange(4)).reshape(4, 16), ids)
 
 
-def write_synonyms(folder: Path) -> list[list[int]]:
+def write_synonyms(folder: Path, name: str = "synonyms.json") -> list[list[int]]:
     """Six other codes of each, by chance; the file names each code itself, too, and one code has a seventh."""
     rng = np.random.default_rng(1)
     rows = [rng.permutation(np.delete(np.arange(K), i))[:6].tolist() for i in range(K)]
     given = {str(code): [code, *row, *([(code + 1) % K] * (code == 7))] for code, row in enumerate(rows)}
-    (folder / "synonyms.json").write_text(json.dumps(given))
+    (folder / name).write_text(json.dumps(given))
     return rows
 
 
-def test_published_synonyms_are_those_of_token_eda(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["synonyms.json", "codebook-synonyms.json"])
+def test_published_synonyms_are_those_of_token_eda(tmp_path: Path, name: str) -> None:
+    """Under the name that SeiT's published command has for them, or SeiT++'s."""
     published(tmp_path / "seit")
     read_seit(tmp_path / "seit", tmp_path / "plain.tok", (4, 4))
-    rows = write_synonyms(tmp_path / "seit")
+    rows = write_synonyms(tmp_path / "seit", name)
     read_seit(tmp_path / "seit", tmp_path / "a.tok", (4, 4))
     store, plain = Store(tmp_path / "a.tok"), Store(tmp_path / "plain.tok")
     assert store.verify() == []

@@ -16,6 +16,7 @@ from torch import Tensor
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.rng import Draws
 from tilework.evaluation import corruptions as ours
+from tilework.evaluation.corruptions import glass, noise, spatter, weather
 from tilework.evaluation.noise import Noise
 
 ndimage = pytest.importorskip("scipy.ndimage")
@@ -114,6 +115,29 @@ def test_glass_blur_is_that_of_pixels_in_sequence() -> None:
          bytes_of(ndimage.gaussian_filter(slow / 255, (0, sd, sd, 0), mode="nearest")), 2)  # fmt: skip
 
 
+@pytest.mark.parametrize("reach", [1, 3])
+def test_a_compiled_glass_blur_displaces_the_same_pixels(reach: int) -> None:
+    pytest.importorskip("numba")
+    x, rng = as_tensor(photographs(20)), np.random.default_rng(reach)
+    moves = torch.from_numpy(rng.integers(0, 4 * reach**2, (2, 2, (20 - 2 * reach) ** 2)).astype(np.int32))
+    before = x.clone()
+    assert torch.equal(glass.displace(x, moves, reach), glass.displace_lines(x, moves, reach))
+    assert torch.equal(x, before)
+
+
+def test_compiled_edges_and_distances_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    x = as_tensor(photographs(48)).float().mean(1).floor()  # (2, 48, 48)
+    edge, strong = spatter.edges(x, 50, 150), spatter.edges(x, 50, 700)
+    compiled = edge, strong, spatter.edge_distance(edge), spatter.edge_distance(strong)
+    monkeypatch.setenv("TILEWORK_KERNELS", "0")
+    edge, strong = spatter.edges(x, 50, 150), spatter.edges(x, 50, 700)
+    slow = edge, strong, spatter.edge_distance(edge), spatter.edge_distance(strong)
+    for fast, plain in zip(compiled, slow, strict=True):
+        assert torch.equal(fast, plain)
+    assert 0 < strong.sum() < edge.sum()
+
+
 def test_motion_blur_is_half_a_gaussian_along_a_line() -> None:
     x, angle = photographs(40), 30.0
     weights = np.exp(-0.5 * (np.arange(21) / 3) ** 2)
@@ -143,7 +167,7 @@ def test_fog_is_diamond_square() -> None:
                 height[y, x] = sum(around) / 4 + wibble**2 * u[y, x]
         step, wibble = half, wibble / 2
     height -= height.min()
-    assert np.allclose(ours.plasma(torch.from_numpy(u)[None].float(), 2.0)[0], height / height.max(), atol=1e-5)
+    assert np.allclose(weather.plasma(torch.from_numpy(u)[None].float(), 2.0)[0], height / height.max(), atol=1e-5)
 
 
 def test_elastic_transform_moves_pixels_by_a_smooth_field() -> None:
@@ -162,7 +186,7 @@ def test_elastic_transform_moves_pixels_by_a_smooth_field() -> None:
 def test_distances_to_edges_are_the_shortest_ways() -> None:
     edge = torch.zeros(1, 30, 45, dtype=torch.bool)
     edge[0, 10, 5] = edge[0, 25, 40] = True
-    found = ours.edge_distance(edge)[0]
+    found = spatter.edge_distance(edge)[0]
     steps = {(1, 0): 1.0, (1, 1): 1.4, (2, 1): 2.1969}
     best = np.where(edge[0].numpy(), 0.0, 20.0)
     for _ in range(22):  # until nothing changes
@@ -179,7 +203,7 @@ def test_distances_to_edges_are_the_shortest_ways() -> None:
 def test_edges_of_a_square_are_its_outline() -> None:
     x = torch.zeros(1, 20, 20)
     x[0, 5:15, 5:15] = 200
-    found = ours.edges(x, 50, 150)[0]
+    found = spatter.edges(x, 50, 150)[0]
     assert found[5:15, 5:15].any(1).all()
     assert not found[7:13, 7:13].any()
     assert not found[:3].any()
@@ -194,7 +218,7 @@ def test_noise_has_the_distribution_it_should() -> None:
     assert made["gaussian_noise"].std() == pytest.approx(0.12 * 255, rel=0.02)
     assert made["gaussian_noise"].mean() == pytest.approx(99.5, abs=0.6)  # rounded down
     assert made["speckle_noise"].std() == pytest.approx(100 * 0.2, rel=0.02)
-    counts = ours._shots(Noise([1]), x, 25, 1.0)
+    counts = noise._shots(Noise([1]), x, 25, 1.0)
     rate = 100 / 255 * 25
     assert counts.mean() == pytest.approx(rate, rel=0.01)
     assert counts.var() == pytest.approx(rate, rel=0.02)

@@ -27,6 +27,7 @@ from tilework.models import (
     preset,
     presets,
 )
+from tilework.models.dense import ClassLayer
 from tilework.models.upernet import UpernetHead
 from tilework.objectives import SegmentConfig
 from tilework.objectives.segment import FcnHead
@@ -149,3 +150,23 @@ def test_settings_survive_and_senseless_ones_are_refused() -> None:
             model(x, **wrong)
     mix = Mix(torch.tensor([1, 0]), torch.ones(2, 8, 8), after_stem=True)
     assert model(x, mix=mix).logits.shape == (2, 3, 4, 4)
+
+
+def test_logits_of_parts_of_a_position_lie_where_the_parts_do() -> None:
+    layer, x = ClassLayer(4, 3, upscale=2), torch.randn(2, 4, 3, 5)
+    found, flat = layer(x), nn.functional.conv2d(x, layer.weight, layer.bias)  # (2, 12, 3, 5)
+    assert found.shape == (2, 3, 6, 10)
+    for k in range(3):
+        for row in range(6):
+            for column in range(10):
+                part = 4 * k + 2 * (row % 2) + column % 2
+                assert torch.equal(found[:, k, row, column], flat[:, part, row // 2, column // 2])
+
+
+@pytest.mark.parametrize("kind", [UpernetConfig, LinearSegmenterConfig])
+def test_heads_can_be_finer_than_their_positions(kind: Any) -> None:
+    backbone = VitConfig(width=16, depth=4, heads=2)
+    x = torch.randn(2, 3, 32, 48)
+    assert kind(backbone, upscale=4).build(3, (32, 48), 5)(x).logits.shape == (2, 5, 8, 12)
+    with pytest.raises(ConfigError, match=r"model\.upscale=0"):
+        kind(backbone, upscale=0)

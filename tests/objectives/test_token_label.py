@@ -16,7 +16,13 @@ from tilework.core.rng import Draws
 from tilework.data.score_map import ScoreMap
 from tilework.layers.stems import PatchStemConfig
 from tilework.models import Vit, VitConfig
-from tilework.objectives import ClassifyConfig, RelabelConfig, TokenLabelConfig, soft_cross_entropy
+from tilework.objectives import (
+    ClassifyConfig,
+    RelabelConfig,
+    TlAlignTokenLabelConfig,
+    TokenLabelConfig,
+    soft_cross_entropy,
+)
 
 CLASSES = 7
 CONFIG = VitConfig(width=16, depth=2, heads=2, dense=True, stem=PatchStemConfig(8))
@@ -104,6 +110,24 @@ def test_relabel_is_the_pooled_map() -> None:
     out = RelabelConfig(smoothing=0.0).build(model).train()(batch, Draws(0, 0, batch.index))
     pooled = every_class(batch).mean(1)
     assert torch.allclose(out["loss"], cross_entropy(model(batch.x).logits, pooled, 0).mean(), atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_class_may_be_taught_by_the_pooled_map_as_published(seed: int) -> None:
+    batch, model = make_batch(), network()
+    draws = Draws(seed, 0, batch.index, step=seed)
+    mixed = apply_all([MixToken((4, 4))], batch, draws)
+    assert mixed.mix is not None
+    found = TokenLabelConfig(smoothing=0.1, dense_weight=1.0, class_target="map").build(model).train()(mixed, draws)
+    pooled, share = every_class(batch).mean(1), float(mixed.mix.own[0].mean())
+    labels = share * pooled + (1 - share) * pooled.flip(0)
+    wanted = cross_entropy(model(batch.x, mix=mixed.mix).logits, labels, 0.1).mean()
+    assert torch.allclose(found["class"], wanted, atol=1e-5)
+    assert torch.allclose(found["loss"], wanted + found["dense"], atol=1e-5)
+    with pytest.raises(ValueError, match="must be label or map"):
+        TokenLabelConfig(class_target="other")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="not their maps: set class_target=label"):
+        TlAlignTokenLabelConfig(class_target="map").build(model)
 
 
 def half_filled(batch: Batch) -> Batch:

@@ -111,7 +111,7 @@ def test_objectives_and_their_weights() -> None:
 )
 def test_larger_images(size: str, side: int, image: int, parameters: int) -> None:
     run, base, grid = recipes[f"lv_vit_{size}_{side}"].run, recipes[f"lv_vit_{size}"].run, (side // 16, side // 16)
-    assert (run.fit.batch, run.fit.epochs, run.fit.steps) == (512, 30, 0)
+    assert (run.fit.batch, run.fit.epochs, run.fit.steps, run.fit.ema) == (512, 30, 0, 0.0)
     assert (run.fit.optim.lr, run.fit.optim.weight_decay) == (5e-6, 1e-8)
     assert [run.fit.schedule.factor(progress, 0.0) for progress in (0.0, 0.5, 1.0)] == [1.0, 1.0, 1.0]
     assert run.augment == (WholeCrop((side, side)), *base.augment[1:-1], MixToken(grid))

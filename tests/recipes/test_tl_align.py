@@ -20,9 +20,9 @@ TABLE: dict[str, tuple[Any, ...]] = {
     "deit_s_unmixed": (300, 5, 0.001, 0.05, 0.0, None, True),
     "deit_s_averaged": (310, 20, 0.001, 0.03, 0.99996, SWITCHED, False),
     "deit_s_averaged_trans_mix": (310, 20, 0.001, 0.03, 0.99996, SWITCHED, False),
-    "deit_s_cutmix": (300, 5, 0.001, 0.05, 0.0, PatchCutMix(16), True),
-    "deit_s_trans_mix": (300, 5, 0.001, 0.05, 0.0, PatchCutMix(16), True),
-    "deit_s_tl_align": (300, 5, 0.001, 0.05, 0.0, PatchCutMix(16), True),
+    "deit_s_cutmix": (300, 5, 0.001, 0.05, 0.0, PatchCutMix(16, even=True), True),
+    "deit_s_trans_mix": (300, 5, 0.001, 0.05, 0.0, PatchCutMix(16, even=True), True),
+    "deit_s_tl_align": (300, 5, 0.001, 0.05, 0.0, PatchCutMix(16, even=True), True),
 }
 RULES = {"trans_mix": TransMixConfig(), "tl_align": TlAlignConfig()}
 
@@ -39,6 +39,8 @@ def test_table_1(name: str) -> None:
     assert (run.augment[-1] == mixing) == (mixing is not None)
     assert run.objective == next((rule for end, rule in RULES.items() if name.endswith(end)), ClassifyConfig())
     assert run.model == recipes["deit_s"].run.model
+    side = 248 if "averaged" in name else 256  # TransMix's code sees 0.9 of a side, DeiT's 0.875
+    assert run.size == (side, side)
 
 
 def test_row_2_is_deit_s() -> None:
@@ -67,12 +69,13 @@ def test_rows_differ_in_the_label_rule_alone(base: str, others: dict[str, Any]) 
 
 
 def test_mixtures_differ_in_nothing_else() -> None:
-    for names in (
-        ("deit_s_cutmix", "deit_s_random", "deit_s_blocks"),
-        ("cutmix_cpu", "random_mix_cpu", "block_mix_cpu"),
+    for names, even in (  # small forms were measured with boxes that are only rounded
+        (("deit_s_cutmix", "deit_s_random", "deit_s_blocks"), True),
+        (("cutmix_cpu", "random_mix_cpu", "block_mix_cpu"), False),
     ):
         box, random, blocks = (recipes[name].run for name in names)
-        assert [run.augment[-1] for run in (box, random, blocks)] == [PatchCutMix(16), RandomMix(16), BlockMix(16)]
+        assert [run.augment[-1] for run in (random, blocks)] == [RandomMix(16), BlockMix(16)]
+        assert box.augment[-1] == PatchCutMix(16, even=even)
         assert len({replace(run, augment=run.augment[:-1]) for run in (box, random, blocks)}) == 1
 
 
@@ -100,7 +103,7 @@ def test_swin_and_pvt_keep_their_own_schedules() -> None:
     for name, warmup, clip in (("swin_t", 20, 5.0), ("swin_s", 20, 5.0), ("pvt_small", 5, 0.0), ("pvt_medium", 5, 0.0)):
         run = recipes[f"{name}_tl_align"].run
         assert (run.model, run.objective) == (preset(name), TlAlignConfig())
-        assert run.augment == (*deit.augment[:-1], PatchCutMix(4))
+        assert run.augment == (*deit.augment[:-1], PatchCutMix(4, even=True))
         assert (run.fit.epochs, run.fit.batch, run.fit.repeats) == (300, 1024, 1)
         assert (run.fit.optim.lr, run.fit.optim.clip, run.fit.schedule.warmup_epochs) == (0.001, clip, warmup)
         assert run.fit.schedule.floor * run.fit.optim.lr == pytest.approx(1e-5)

@@ -174,7 +174,7 @@ def test_tokens_by_the_same_commands(data: Path, tmp_path: Path, capsys: pytest.
     whole = next(iter(segmenter.samples(data / "val.tok", 1)))
     assert np.array_equal(np.asarray(Image.open(found[0]["mask"])), whole[3])
     with pytest.raises(ConfigError, match="codes of a scaled or mirrored image are others"):
-        Segmenter.open(tmp_path / "run", "cpu", Inference("whole", (0.5,)))
+        Segmenter.open(tmp_path / "run", "cpu", Inference("whole", (0.5,))).evaluate(data / "val.tok")
     line = ["predict", str(tmp_path / "run"), str(data / "val/images/000.png"), "--out", str(tmp_path / "predicted")]
     assert run([*line, "--json"]) == 0  # the run holds its tokenizer
     said = json.loads(capsys.readouterr().out)["photographs"][0]
@@ -252,7 +252,7 @@ def test_broken_masks_are_listed_beside_a_run(tmp_path: Path, data: Path, capsys
     train(replace(pixels(1), max_broken=0.2), root, None, tmp_path / "run")
     (listed,) = json.loads((tmp_path / "run/quarantine.json").read_text())
     assert "mode RGB" in listed["reason"]
-    assert "1 mask of training have no class at all" in capsys.readouterr().err
+    assert "1 mask of training without a class anywhere" in capsys.readouterr().err
 
 
 def test_data_that_do_not_fit_are_refused_before_training(data: Path, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +22,7 @@ from tilework.core.errors import ConfigError, InputError, OutputError, TileworkE
 from tilework.core.files import locked
 from tilework.store import Plan, Spool, Store, StoreWriter, seal, spool_of
 from tilework.store.columns import ColumnEntry, RecordColumn
-from tilework.store.seal import CodeMap
+from tilework.store.seal import CodeMap, SealOptions, seal_share
 from tilework.store.shard import write_shards
 
 PLAN = Plan(vocabulary=50, grid=(3, 4), classes=("ant", "bee"), parts=2)
@@ -251,7 +253,7 @@ def test_refusal_leaves_the_spool(tmp_path: Path, classes: int, codec: str, erro
 
 def test_progress_ends_at_the_number_of_records(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    sealed(tmp_path / "out.tok", some([1, 2]), progress=lambda done, total: seen.append((done, total)))
+    sealed(tmp_path / "out.tok", some([1, 2]), shard_images=5, progress=lambda *both: seen.append(both))
     assert seen == [(5, 10), (10, 10)]
 
 
@@ -515,3 +517,75 @@ def test_adding_fewer_shards_again_cures_it(tiny: Path, monkeypatch: pytest.Monk
         add_and_die(tiny, "bytes")
     Store(tiny).add_column("x", COLUMNS["bytes"])
     assert Store(tiny).verify() == []
+
+
+# many processes, many images
+
+
+def many(store: Path, parts: int = 7, views: int = 1) -> Spool:
+    """A spool of parts of different sizes, one of them empty, with columns of every kind."""
+    rng = np.random.default_rng(2)
+    plan = replace(PLAN, parts=parts, views=views)
+    spool = Spool.create(spool_of(store), plan, CODEBOOK)
+    for number in range(parts):
+        count = 0 if number == 3 else 5 + 7 * number
+        columns = {
+            "label": rng.integers(0, 2, count),
+            "key": [f"{number}/{i}" for i in range(count)],
+            "blob": [bytes([i]) * i for i in range(count)],
+            "boxes": [np.full((i % 3, 4), i, np.int16) for i in range(count)],
+        }
+        shape = (count, views, 3, 4) if views > 1 else (count, 3, 4)
+        spool.put(number, rng.integers(0, 50, shape), columns)
+    return spool
+
+
+@pytest.mark.parametrize("codec", ["packed", "rans", "rans-context", "pairwise"])
+@pytest.mark.parametrize(("shuffle", "views", "shard_images"), [(False, 1, 10), (True, 1, 10), (True, 3, 7)])
+def test_shares_give_the_bytes_of_one_process(
+    tmp_path: Path, codec: str, shuffle: bool, views: int, shard_images: int
+) -> None:
+    one, shared = tmp_path / "one.tok", tmp_path / "shared.tok"
+    seal(many(one, views=views), one, codec, shuffle=shuffle, shard_images=shard_images)
+    options = SealOptions(codec, shuffle=shuffle, shard_images=shard_images)
+    for rank in (2, 0):  # the second of three is lost
+        seal_share(many(shared, views=views), options, rank, 3)
+    with pytest.raises(InputError, match="with other options"):
+        seal_share(Spool.open(spool_of(shared)), replace(options, shuffle=not shuffle), 1, 3)
+    seal(Spool.open(spool_of(shared)), shared, codec, shuffle=shuffle, shard_images=shard_images)
+    assert files(one) == files(shared)
+    assert Store(one).verify(deep=True) == []
+
+
+def test_a_shuffled_store_holds_the_same_images_in_another_order(tmp_path: Path) -> None:
+    stores = []
+    for shuffle in (False, True):
+        path = tmp_path / f"{shuffle}.tok"
+        seal(many(path), path, shuffle=shuffle, shard_images=16)
+        stores.append(Store(path))
+    plain, mixed = stores
+    assert (plain.manifest.shuffled, mixed.manifest.shuffled) == (False, True)
+    keys = plain.column("key")
+    place = [keys.index(key) for key in mixed.column("key")]
+    assert sorted(place) == list(range(len(plain)))
+    assert np.abs(np.diff(place)).mean() > len(plain) / 6  # neighbours were far apart
+    np.testing.assert_array_equal(mixed.batch(np.arange(len(mixed))), plain.batch(np.array(place)))
+    for name in ("label", "blob", "boxes"):
+        assert_same(mixed.column(name), [plain.column(name)[i] for i in place])
+
+
+def test_memory_does_not_grow_with_the_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["tilework.store.seal"]  # the package has a function of that name
+    monkeypatch.setattr(module, "SAMPLE_TOKENS", 1 << 12)  # of many images, a sample is a small part
+    peaks = []
+    for parts in (40, 80):
+        path = tmp_path / f"{parts}.tok"
+        spool = Spool.create(spool_of(path), replace(PLAN, parts=parts), CODEBOOK)
+        for number in range(parts):
+            keys = [f"{number}/{i:06d}.JPEG" for i in range(256)]
+            spool.put(number, some([1, 2, 30], 256), {"label": np.arange(256) % 2, "key": keys})
+        tracemalloc.start()
+        seal(spool, path, "packed", shard_images=1024)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (peaks[1] - peaks[0]) / (40 * 256) < 8  # bytes per image; names alone have 13 characters

@@ -18,7 +18,7 @@ from tilework.data import ImageFolder
 from tilework.data.open_images import open_images
 from tilework.store import spool_of
 from tilework.tokenizers import VitVqConfig
-from tilework.tokenizers.ray_engine import spool_on_ray
+from tilework.tokenizers.ray_engine import code_on_ray, spool_on_ray
 from tilework.tokenizers.tokenize import Tokenizing, finish, open_spool, spool_share, tokenize
 from tilework.tokenizers.tokenizer import Card
 
@@ -89,6 +89,10 @@ def test_a_killed_worker_changes_no_byte(cluster: None, tmp_path: Path) -> None:
     assert [one.path for one in broken] == ["dog/15.png"]
     assert (seen[0], seen[-1]) == ((1, 16), (16, 16))
     assert bytes_of(tmp_path / "ray.tok") == bytes_of(tmp_path / "one.tok") == bytes_of(tmp_path / "array.tok")
+    spool_share(folder, job, open_spool(folder, job, tmp_path / "coded.tok"), 0, 1, max_broken=0.5)
+    spool = open_spool(folder, job, tmp_path / "coded.tok")
+    finish(spool, tmp_path / "coded.tok", max_broken=0.5, code_ranges=code_on_ray)
+    assert bytes_of(tmp_path / "coded.tok") == bytes_of(tmp_path / "one.tok")
     lists = [(tmp_path / f"{name}.tok.quarantine.json").read_bytes() for name in ("one", "array", "ray")]
     assert lists[0] == lists[1] == lists[2]
     assert not list(tmp_path.glob("*.spool"))

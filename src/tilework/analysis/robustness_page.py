@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from tilework.analysis.robustness import show_eps
-from tilework.analysis.robustness_report import RESULTS, attack_curves, code_curves, corruption_curves, markdown
+from tilework.analysis.robustness.cells import show_eps
+from tilework.analysis.robustness.report import RESULTS, attack_curves, code_curves, corruption_curves, markdown
 from tilework.core.config import Plain, to_yaml
 from tilework.core.errors import DamageError
 from tilework.report import Page

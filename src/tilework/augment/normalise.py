@@ -26,4 +26,4 @@ class Normalise(Fixed):
     def apply(self, batch: Batch, p: None) -> Batch:
         """x: (B, 3, H, W) bytes to float32."""
         mean, std = (torch.tensor(v, device=batch.x.device).view(3, 1, 1) for v in (self.mean, self.std))
-        return batch.changed(x=(batch.x / 255 - mean) / std)
+        return batch.changed(x=(batch.x.float() / 255 - mean) / std)  # bytes divide slowly

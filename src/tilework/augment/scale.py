@@ -18,4 +18,4 @@ class Scale(Fixed):
 
     def apply(self, batch: Batch, p: None) -> Batch:
         """x: (B, 3, H, W) bytes to float32."""
-        return batch.changed(x=batch.x / 255)
+        return batch.changed(x=batch.x.float() / 255)  # bytes divide slowly

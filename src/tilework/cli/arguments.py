@@ -99,6 +99,14 @@ Best = Annotated[
 ]
 Device = Annotated[str, arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")]
 Json = Annotated[bool, arg(help="Print the result as JSON and no progress.", help_behavior_hint="")]
+KeepOrder = Annotated[
+    bool,
+    arg(
+        help="Keep images in the order of the source; they are shuffled otherwise, so that training can read shard "
+        "after shard from a bucket. Keys say which image is which.",
+        help_behavior_hint="",
+    ),
+]
 DryRun = Annotated[
     bool, arg(help="Check the arguments, print plan and estimated cost, and exit.", help_behavior_hint="")
 ]
@@ -111,7 +119,8 @@ class Artefacts:
     tokenizer: OptionalHub = None
     """Directory of the tokenizer or hf://OWNER/NAME, for recipes that train a TokenAdapt or decode tokens."""
     adapter: OptionalPath = None
-    """Directory of a trained TokenAdapt (OUT/token_adapt of its run), for recipes that augment with it."""
+    """Directory of a trained TokenAdapt (OUT/token_adapt of its run), or SeiT++'s published file of its weights, for
+    recipes that augment with it."""
     maps: OptionalPath = None
     """Directory of label maps from 'tilework annotate', for token labelling on images."""
 

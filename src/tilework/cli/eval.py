@@ -25,6 +25,8 @@ def evaluate(
     mode: Literal["whole", "slide"] = "whole",
     scales: tuple[float, ...] = (1.0,),
     flip: Annotated[bool, arg(help_behavior_hint="")] = False,
+    adapter: OptionalPath = None,
+    naive: Annotated[bool, arg(help_behavior_hint="")] = False,
     out: OptionalPath = None,
     pictures: int = 8,
     score: float = 0.3,
@@ -48,8 +50,11 @@ def evaluate(
         tokenizer: Directory of the tokenizer, to evaluate a model of tokens on images, if the run does not hold it.
         picture: PNG file for the confusion matrix.
         mode: Segmentation: the whole image at once, or windows of the size trained on, two thirds of it apart.
-        scales: Segmentation of pixels: sizes at which every image is seen; probabilities are averaged.
-        flip: Segmentation of pixels: every image is seen mirrored as well.
+        scales: Segmentation: sizes at which every image is seen; probabilities are averaged. For a model of tokens give
+            images, which are scaled and encoded, or --adapter.
+        flip: Segmentation: every image is seen mirrored as well.
+        adapter: TokenAdapt (OUT/token_adapt of its training), which gives the codes of scaled and mirrored images.
+        naive: Scale and mirror code vectors as if they were pixels, where there is no TokenAdapt.
         out: Segmentation and detection: directory for masks or boxes, figures and a page of predictions.
         pictures: Predictions on that page.
         score: Detection: how sure an object must be to be drawn, from 0 to 1.
@@ -72,12 +77,11 @@ def evaluate(
     if judged == "miou":
         if picture is not None or names is not None:
             raise ConfigError("--picture and --names are for classifiers", "give --out for predicted masks")
-        _segment(run, data, tokenizer, (mode, scales, flip), out, pictures, device, json, best)
+        _segment(run, data, tokenizer, (mode, scales, flip), out, pictures, device, json, best, adapter, naive)
         return
-    if (mode, scales, flip, out) != ("whole", (1.0,), False, None):
-        raise ConfigError(
-            "--mode, --scales, --flip and --out are for runs that segment or find objects", "leave them out"
-        )
+    if (mode, scales, flip, adapter, naive, out) != ("whole", (1.0,), False, None, False, None):
+        said = "--mode, --scales, --flip, --adapter, --naive and --out are for runs that segment or find objects"
+        raise ConfigError(said, "leave them out")
     if picture is not None:
         check_png(picture, "--picture")
     result = evaluate_run(run, data, tokenizer, device, best)
@@ -110,6 +114,8 @@ def _segment(
     device: str,
     json: bool,
     best: bool,
+    adapter: Path | None,
+    naive: bool,
 ) -> None:
     from time import monotonic
 
@@ -120,7 +126,7 @@ def _segment(
 
     if out is not None and out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
-    segmenter = Segmenter.open(run, device, Inference(*views), tokenizer, best)
+    segmenter = Segmenter.open(run, device, Inference(*views), tokenizer, best, adapter, naive)
     begun = monotonic()
     result = segmenter.evaluate(data)
     summary = {**result.summary(), "seconds": monotonic() - begun}

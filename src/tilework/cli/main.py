@@ -58,6 +58,8 @@ COMMANDS = {
     "doctor": "doctor.doctor",
 }
 
+UPLOADS = ("tokenize", "convert", "merge", "subset", "export", "train")  # --out may be a URL of a bucket
+
 
 def summary(command: str) -> str:
     """First docstring line of a command, read from its source: importing all commands would take seconds."""
@@ -116,24 +118,51 @@ def _run(args: list[str]) -> None:
         name, rest = _command(args)
         if name == "train" and is_folder(rest):  # of images, instead of a recipe
             name = "start"
-        _check_output(rest)
+        at = _url_of_output(name, rest)
         import_methods()
         rest = in_order(name, rest)
         check_inputs(name, rest)
-        import tyro
+        if at is None or name == "train":  # which uploads every checkpoint
+            _call(name, rest)
+        else:
+            _call_and_upload(name, rest, at)
 
-        module, _, function = COMMANDS[name].partition(".")
-        call = getattr(import_module(f"tilework.cli.{module}"), function)
-        tyro.cli(call, prog=f"tilework {name}", args=rest, config=(tyro.conf.FlagCreatePairsOff,))
+
+def _call(name: str, words: list[str]) -> None:
+    import tyro
+
+    module, _, function = COMMANDS[name].partition(".")
+    call = getattr(import_module(f"tilework.cli.{module}"), function)
+    tyro.cli(call, prog=f"tilework {name}", args=words, config=(tyro.conf.FlagCreatePairsOff,))
 
 
-def _check_output(words: list[str]) -> None:
-    """Refuse a URL as output; a Path would turn it into a local directory."""
+def _call_and_upload(name: str, words: list[str], at: str) -> None:
+    """Run a command with a local output, then upload that."""
+    from tilework.cli.output import shown_as
+    from tilework.core.location import Url
+    from tilework.store.upload import output
+    from tilework.train.log import notice
+
+    if "--shard" in words:
+        raise ConfigError("--shard needs an --out that all processes see", "give a path, and upload the sealed store")
+    with output(Url(at)) as place:
+        if place.exists():
+            notice(f"uploading what an earlier command has made for {at}", "--json" in words)
+        else:
+            with shown_as(str(place), at):
+                _call(name, [word.replace(at, str(place)) for word in words])
+
+
+def _url_of_output(name: str, words: list[str]) -> str | None:
+    """The URL that a command shall write to; refused where it cannot. A Path would turn it into a local directory."""
     for flag, value in zip(words, [*words[1:], ""], strict=False):
         given = value if flag in ("--out", "--picture") else flag.partition("=")[2] if flag.startswith("--out=") else ""
-        if "://" in given:
+        if "://" in given and (flag == "--picture" or name not in UPLOADS or given.startswith("hf://")):
             hint = "write to a local path, then " + ("'tilework push' it" if given.startswith("hf://") else "copy it")
             raise ConfigError(f"{flag.partition('=')[0]} cannot be a URL", hint)
+        if "://" in given:
+            return given
+    return None
 
 
 def _command(args: list[str]) -> tuple[str, list[str]]:

@@ -19,8 +19,23 @@ def check_png(path: Path, option: str) -> None:
         raise OutputError(f"{option} {path}: there is no folder {path.parent}", "make it first")
 
 
+_shown: list[tuple[str, str]] = []  # local places, and the URLs that they stand for
+
+
+@contextmanager
+def shown_as(place: str, url: str) -> Iterator[None]:
+    """Show a URL instead of the local place whose contents will be uploaded to it."""
+    _shown.append((place, url))
+    try:
+        yield
+    finally:
+        _shown.pop()
+
+
 def show(values: Mapping[str, Any], as_json: bool) -> None:
     """Print name and value pairs, aligned, or as JSON."""
+    for place, url in _shown:
+        values = {k: v.replace(place, url) if isinstance(v, str) else v for k, v in values.items()}
     if as_json:
         print(compact(values))
         return

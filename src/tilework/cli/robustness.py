@@ -67,9 +67,11 @@ def robustness(
         --out robust
       tilework robustness runs/pixel runs/token --data photos/val --tokenizer tokenizer --attack apgd-ce square random
         --eps 1/255 4/255 --attack-count 100 --out robust
+      tilework robustness tables/pixels/runs/DeiT tables/tokens --data photos/val --corruptions all --out robust
 
     Args:
-        runs: Runs of classifiers, one row each.
+        runs: Runs of classifiers, one row each. A table of 'tilework table --protocol', or OUT/runs/ROW of one, stands
+            for its runs at the rates that it chose; seeds of a row make one row here.
         data: Folder of images, one sub-folder per class.
         out: Directory for cells, results.json, table.md, hits.safetensors and figures.
         tokenizer: Directory of the tokenizer, for runs on tokens.
@@ -99,10 +101,12 @@ def robustness(
         batch: Images at a time.
     """
     from tilework.analysis.robustness import Robustness
-    from tilework.analysis.robustness_report import TABLE, markdown
+    from tilework.analysis.robustness.report import TABLE, markdown
+    from tilework.experiments.table_runs import runs_in
 
+    measured = tuple(run for path in runs for run in runs_in(path))
     job = Robustness(
-        runs, data, out, tokenizer, corruptions, severities, proxies, tuple(map(_named, shift)), attack, gradient,
+        measured, data, out, tokenizer, corruptions, severities, proxies, tuple(map(_named, shift)), attack, gradient,
         tuple(map(_radius, eps)), norm, steps, queries, restarts, targets, transfer, codes, count, attack_count, seed,
         native, bytes, frost, lpips, batch, device, say=(lambda line: None) if json else partial(print, flush=True),
     )  # fmt: skip

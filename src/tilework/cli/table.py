@@ -40,7 +40,7 @@ def table(
 
     --protocol makes a table of converged runs: few images, many passes, the same images, order and first weights in
     every row of a seed, and for every row the learning rate that does best on held-out training images. "{seed}" in
-    start=RUN and maps=MAPS is the number of the seed there.
+    start=RUN and maps=MAPS is the number of the seed there. Images with masks are drawn at random, others by class.
 
     Try:
       tilework table seit_patch_cpu@2 color_adapt_cpu@2 --data train.tok --val val.tok --out ablation
@@ -57,7 +57,7 @@ def table(
         settings: Overrides for every run; for a chain they apply to its last run.
         deviation: Assumed standard deviation of accuracy between seeds (0.01: one point), for the noise estimate.
         protocol: Train every row to convergence; the five options below belong to it.
-        samples: Training images, as many of each class.
+        samples: Training images; as many of each class where every image has one.
         passes: Passes over them.
         rates: Learning rates to choose from, for every row.
         held: Other training images, which judge the rates.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tilework.cli.arguments import Classes, Device, DryRun, Json, OptionalData, OptionalLocal, OptionalPath
+from tilework.cli.arguments import Classes, Device, DryRun, Json, KeepOrder, OptionalData, OptionalLocal, OptionalPath
 from tilework.cli.output import progress_bar, show
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def tokenize(
     max_broken: float = 0.05,
     licence: str = "",
     codec: str = "auto",
+    keep_order: KeepOrder = False,
     device: Device = "auto",
     dry_run: DryRun = False,
     json: Json = False,
@@ -167,7 +168,17 @@ def tokenize(
             parts = len(range(share[0], spool.plan.parts, share[1]))
             show({"spool": str(spool.path), "share": shard, "parts": parts, "then": f"tilework seal {out}"}, json)
             return
-        broken = run(folder, job, out, codec, used, max_broken, progress, spool_on_ray if engine == "ray" else None)
+        broken = run(
+            folder,
+            job,
+            out,
+            codec,
+            used,
+            max_broken,
+            progress,
+            spool_on_ray if engine == "ray" else None,
+            not keep_order,
+        )
     if broken:
         notice(f"{counted(len(broken), 'image')} cannot be read: see {quarantine_of(out)}", json)
     store = Store(out)

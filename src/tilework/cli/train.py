@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
@@ -29,7 +28,7 @@ def train(
     *,
     data: tuple[Data, ...],
     val: Annotated[tuple[Data, ...], arg(help_behavior_hint="(optional)")] = (),
-    out: Path,
+    out: Data,
     start: OptionalHub = None,
     artefacts: Given = NONE,
     config: OptionalPath = None,
@@ -55,14 +54,17 @@ def train(
       tilework train plain_pixel_cpu --classes top --data photos/train.csv --val photos/val.csv --out runs/listed
       tilework train demo_token --find-lr --data train.tok --out runs/none
       torchrun --nproc-per-node 2 -m tilework train demo_token --data train.tok --val val.tok --out runs/two
+      TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts 3 --nproc-per-node 2 -m tilework train demo_token
+        --data s3://bucket/train.tok --out s3://bucket/runs/elastic
 
     Args:
         recipe: Name of a recipe or a chain; see 'tilework recipes'.
         data: Token store (path or URL) or image folder to train on; for a chain one per run of the chain.
         val: Token store or image folder to evaluate on; for a chain one per run, 'none' for no evaluation.
-        out: Directory for settings, log, checkpoints and results.
-        start: Run, exported model or checkpoint file to initialise weights from (timm's ViT and DeiT too), or on the
-            hub: hf://OWNER/NAME[@REVISION][/FILE], timm:NAME.WEIGHTS. The run keeps commit and SHA-256.
+        out: Directory for settings, log, checkpoints and results; or a URL of a bucket, which every checkpoint goes to.
+        start: Run, exported model or checkpoint file to initialise weights from (timm's ViT and DeiT, and SeiT++'s
+            masked token modelling, too), or on the hub: hf://OWNER/NAME[@REVISION][/FILE], timm:NAME.WEIGHTS. The run
+            keeps commit and SHA-256.
         config: YAML file that overrides settings of the recipe.
         find_lr: Do not train: raise the learning rate over 100 steps and suggest one (range test; Smith, 2017).
         tensorboard: Write the log for TensorBoard too, into OUT/tensorboard.
@@ -70,6 +72,7 @@ def train(
     """
     from tilework.core.config import resolve
     from tilework.core.errors import ConfigError
+    from tilework.core.location import Url
     from tilework.recipes import find
     from tilework.runs import Chain, check_links, equip, plan, train_chain, try_rates
     from tilework.runs import train as run_recipe
@@ -81,6 +84,8 @@ def train(
     if find_lr and (isinstance(base, Chain) or dry_run):
         raise ConfigError("--find-lr is about a single run", "leave --dry-run out, and give a recipe that is no chain")
     if isinstance(base, Chain):
+        if isinstance(out, Url):
+            raise ConfigError("the --out of a chain cannot be a URL", "write to a local path, then copy it")
         if tensorboard:
             raise ConfigError("--tensorboard is for a single run", "leave it out: every link has a log.csv")
         chain = resolve(equip(base, given), config, settings)

@@ -15,6 +15,8 @@ from torch import distributed
 
 from tilework.core.errors import MachineError
 
+OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # torchrun: workers get a store of their own at every restart
+
 
 @dataclass(frozen=True)
 class World:
@@ -28,6 +30,11 @@ class World:
     def leads(self) -> bool:
         """Whether this process logs and saves."""
         return self.rank == 0
+
+    @property
+    def first_here(self) -> bool:
+        """Whether this process is the first one on its machine."""
+        return int(os.environ.get("LOCAL_RANK", "0")) == 0
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process."""
@@ -83,6 +90,8 @@ def join_world(device: str = "auto") -> Iterator[World]:
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield World(0, 1, pick_device(device))
         return
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ["RANK"] == "0":
+        _warn_of_stale_addresses()
     if sys.platform == "linux":  # a launcher killed outright must not leave workers behind
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     rank, size, local = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
@@ -95,3 +104,10 @@ def join_world(device: str = "auto") -> Iterator[World]:
         yield World(rank, size, where)
     finally:
         distributed.destroy_process_group()
+
+
+def _warn_of_stale_addresses() -> None:
+    """Restarted workers find addresses of dead ones in the store that torchrun shares with them, and wait for ever."""
+    if os.environ.get(OWN_STORE) != "1":
+        what = "torchrun may hang when it restarts workers"
+        print(f"tilework: {what}: set {OWN_STORE}=1 before it is started", file=sys.stderr)

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,13 +41,13 @@ def sha256_of(file: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def write(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
+def write(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write a file atomically, from its bytes or from portions of them."""
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with aside.open("wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)

@@ -88,6 +88,12 @@ def words(seed: int, epoch: int, index: Array, purpose: str, count: int) -> Arra
     return torch.stack(philox(counter, key), -1).reshape(len(index), 4 * blocks)[:, :count]
 
 
+def permutation(seed: int, epoch: int, count: int, purpose: str) -> np.ndarray:
+    """A random order of `count` things, (count,) int64: each exactly once."""
+    high, low = words(seed, epoch, np.arange(count, dtype=np.int64), purpose, 2).T
+    return np.argsort((high << 31) ^ low, kind="stable")
+
+
 def uniform(seed: int, epoch: int, index: Array, purpose: str, count: int) -> Array:
     """Uniforms in [0, 1) of 24 bits, exact in float32. Returns (B, count) float32."""
     top = words(seed, epoch, index, purpose, count) >> 8

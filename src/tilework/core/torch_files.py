@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from zipfile import is_zipfile
 
@@ -13,7 +14,8 @@ from tilework.core.errors import InputError
 def read_torch(path: Path) -> object:
     """What a file of torch holds; refuses anything but tensors and containers of them."""
     try:
-        found: object = torch.load(path, map_location="cpu", mmap=is_zipfile(path), weights_only=True)
+        with torch.serialization.safe_globals([Namespace]):  # training code keeps its arguments so: plain values
+            found: object = torch.load(path, map_location="cpu", mmap=is_zipfile(path), weights_only=True)
         return found
     except Exception as error:  # the restricted reader refuses in many ways: UnpicklingError, RuntimeError, ...
         reason = " ".join(str(error).split())[:200] or type(error).__name__

@@ -91,7 +91,7 @@ class LabelMaps:
             card = decode(MapsCard, json.loads(store.column(CARD)[0]))
         except MALFORMED as error:
             raise DamageError(f"the label maps of {store.path} are malformed", f"({error})") from error
-        check_version(records[0])
+        check_version(records[0], str(store.path))
         return LabelMaps(card, store.column("key"), records)
 
     def attach(self, source: Source, name: str) -> Labelled:

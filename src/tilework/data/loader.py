@@ -14,8 +14,8 @@ import torch
 
 from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError
-from tilework.data.order import batch_of, epoch_order
-from tilework.data.source import Redrawn, Source
+from tilework.data.order import Order, StreamOrder, batch_of, epoch_order
+from tilework.data.source import OrderName, Redrawn, Source, stream_of
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,12 @@ class Loader:
     ahead: int = 4
     pin: bool = False
     repeats: int = 1  # augmented copies of each sample in a batch
+    order: OrderName = "auto"
+    lanes: int = 16  # of a stream
 
     def __post_init__(self) -> None:
-        if self.batch % self.world:
-            raise ConfigError(f"a batch of {self.batch} cannot be shared by {self.world} processes", "change fit.batch")
+        if self.batch < self.world:
+            raise ConfigError(f"a batch of {self.batch} cannot be shared by {self.world} processes", "raise fit.batch")
         if len(self.source) < self.batch:
             raise ConfigError(f"{len(self.source)} samples do not fill a batch of {self.batch}", "lower fit.batch")
 
@@ -45,7 +47,7 @@ class Loader:
     def indices(self, step: int) -> np.ndarray:
         """Global samples of this process at a step counted from the start of training."""
         epoch, within = divmod(step, self.steps)
-        return self._part(epoch_order(self.seed, epoch, len(self.source)), within) % len(self.source)
+        return self._part(self._order(epoch), within) % len(self.source)
 
     def run(self, start: int, stop: int) -> Iterator[Batch]:
         """Batches of steps start to stop, both counted from the start of training."""
@@ -61,14 +63,22 @@ class Loader:
             yield [source.draw(self.seed, step // self.steps, numbers)]
 
     def _orders(self, start: int, stop: int) -> Iterator[np.ndarray]:
-        order, shuffled = np.empty(0, np.int64), -1
+        order: Order = np.empty(0, np.int64)
+        shuffled = -1
         for step in range(start, stop):
             epoch, within = divmod(step, self.steps)
             if epoch != shuffled:
-                order, shuffled = epoch_order(self.seed, epoch, len(self.source)), epoch
+                order, shuffled = self._order(epoch), epoch
             yield self._part(order, within)
 
-    def _part(self, order: np.ndarray, within: int) -> np.ndarray:
+    def _order(self, epoch: int) -> Order:
+        stream = stream_of(self.source, self.order)
+        if stream is None:
+            return epoch_order(self.seed, epoch, len(self.source))
+        stream.keep_open(2 * self.lanes)
+        return StreamOrder(self.seed, epoch, stream.sizes, -(-self.batch // self.repeats), self.lanes)
+
+    def _part(self, order: Order, within: int) -> np.ndarray:
         return batch_of(order, within, self.batch, self.rank, self.world, self.repeats)
 
 

@@ -54,6 +54,11 @@ class Chosen(Around):
         self.source, self.index = source, index
 
     @property
+    def stream(self) -> None:
+        """None: samples that lie anywhere are read in any order."""
+        return None
+
+    @property
     def labels(self) -> np.ndarray:
         """Class number of each sample, (N,)."""
         return self.source.labels[self.index]

@@ -4,7 +4,7 @@ NAME-token.data.bin.gz      bytes, codes of 255 and more after escapes (store/es
 NAME-token.index.npy.gz     where each image starts, and the end: (N + 1,) int64
 NAME-label.txt              one integer per line
 codebook.ckpt               torch tensor, (K, C)
-synonyms.json               {"code": [codes, nearest first]}; may be missing
+synonyms.json               {"code": [codes, nearest first]}; may be missing; SeiT++ calls it codebook-synonyms.json
 
 Checked against files made by the algorithms of the paper's appendix; the published files themselves were not at hand.
 """
@@ -29,6 +29,7 @@ from tilework.store import Store, StoreWriter
 from tilework.store.escape_gzip import escape, pack, unescape, unpack
 
 TOGETHER = 4096
+SYNONYMS = ("synonyms.json", "codebook-synonyms.json")  # SeiT's name of the file, and SeiT++'s
 FREE = 1 << 26  # bytes that any file may unpack to
 MOST_TIMES = 64  # as much as packed, for larger ones
 
@@ -53,7 +54,7 @@ def read_seit(
         raise InputError(f"{folder} holds {', '.join(names) or 'no *-token.data.bin.gz'}", "choose one with --name")
     name = name or names[0]
     codebook = _codebook(folder / "codebook.ckpt")
-    synonyms = _synonyms(folder / "synonyms.json", len(codebook))
+    synonyms = _synonyms(next((p for p in (folder / n for n in SYNONYMS) if p.exists()), None), len(codebook))
     symbols = _unpack(folder / f"{name}-token.data.bin.gz")
     offsets = _offsets(folder / f"{name}-token.index.npy.gz")
     labels = _labels(folder / f"{name}-label.txt", len(offsets) - 1)
@@ -144,9 +145,9 @@ def _codebook(path: Path) -> np.ndarray:
     return tables[0].float().numpy()
 
 
-def _synonyms(path: Path, codes: int) -> np.ndarray | None:
+def _synonyms(path: Path | None, codes: int) -> np.ndarray | None:
     """Other codes of each code, (K, n) int32, as many as every code has; None without the file."""
-    if not path.exists():
+    if path is None:
         return None
     try:
         found = {int(code): [int(one) for one in near] for code, near in json.loads(_bytes(path)).items()}

@@ -5,12 +5,15 @@ B batch | H, W grid | K codes | C code dim
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
 
 from tilework.core.batch import Batch, Shape, Stage
 from tilework.core.codebook import Codebook
+from tilework.core.errors import ConfigError
 
 
 class Source(Protocol):
@@ -46,6 +49,27 @@ class Source(Protocol):
         """Samples by their global index. index: (B,) int64."""
 
 
+OrderName = Literal["auto", "shuffle", "stream"]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Samples that lie in shards, which are best read one after another."""
+
+    sizes: np.ndarray  # (S,) samples of each shard, in the order of their numbers
+    preferred: bool  # rather than in any order: the shards lie behind a URL, or are many; and their order is random
+    shuffled: bool  # whether neighbours are as different as any two samples
+    keep_open: Callable[[int], None]  # so many shards at a time
+
+
+def stream_of(source: Source, order: OrderName = "stream") -> Stream | None:
+    """How to read samples shard after shard; None where they are read in any order."""
+    found: Stream | None = getattr(source, "stream", None)
+    if order == "stream" and found is None:
+        raise ConfigError("these samples do not lie in shards", "set fit.order=shuffle")
+    return found if found is not None and (order == "stream" or (order == "auto" and found.preferred)) else None
+
+
 def shape_of(source: Source) -> Shape:
     """What the samples of a data set look like."""
     return Shape(source.stage, 3 if source.codebook is None else source.codebook.code_dim, source.grid)
@@ -55,6 +79,11 @@ class Around:
     """A data set made of another one, with its kind, grid, codes and classes."""
 
     source: Source
+
+    @property
+    def stream(self) -> Stream | None:
+        """How to read it shard after shard, where it can be."""
+        return getattr(self.source, "stream", None)
 
     @property
     def stage(self) -> Stage:

@@ -11,8 +11,12 @@ import torch
 from tilework.core.batch import Batch, Stage, Target
 from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
+from tilework.core.location import Url
 from tilework.data.images import Frame
+from tilework.data.source import Stream
 from tilework.store import Store
+
+MANY = 10_000_000  # samples, whose order takes a gigabyte
 
 
 class TokenSource:
@@ -39,6 +43,14 @@ class TokenSource:
     def frame(self) -> Frame:
         """How its images filled the tokenizer's input."""
         return "squash" if ", squashed " in self.store.manifest.preprocessing else "cover"
+
+    @property
+    def stream(self) -> Stream:
+        """Shards of the store."""
+        store = self.store
+        far = isinstance(store.path, Url) or len(self) >= MANY
+        sizes = np.array([shard.records for shard in store.manifest.shards])
+        return Stream(sizes, store.manifest.shuffled and far, store.manifest.shuffled, store.keep_open)
 
     @property
     def labels(self) -> np.ndarray:

@@ -5,7 +5,7 @@ As mmsegmentation. B batch | C channels | H, W input | h, w window | K classes |
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,8 +16,9 @@ from torch.nn import functional as F
 from tilework.core.errors import ConfigError
 from tilework.layers.conv_norm import resized
 
-Ask = Callable[[Tensor], Tensor]  # input (B, C, H, W) to logits (B, K, any grid)
 Sides = tuple[int, int]
+Ask = Callable[[Tensor], Tensor]  # input (B, C, H, W) to logits (B, K, any grid)
+See = Callable[[Sides, bool], Tensor]  # height, width and whether mirrored to that view of an image, (B, C, H, W)
 
 
 @dataclass(frozen=True)
@@ -45,28 +46,31 @@ class Inference:
 
         window: that slides, the size trained on; multiple: of the sides that the network takes; out: H, W if not given.
         """
-        height, width = x.shape[2:]
-        wanted = out or (height, width)
+        grid = (x.shape[2], x.shape[3])
+
+        def see(sides: Sides, mirrored: bool) -> Tensor:
+            view = resized(x, sides)
+            return view.flip(3) if mirrored else view
+
+        return self.over(see, ask, grid, window, multiple, out or grid)
+
+    @torch.no_grad()
+    def over(self, see: See, ask: Ask, grid: Sides, window: Sides, multiple: int, out: Sides, unit: int = 1) -> Tensor:
+        """The same of an image that `see` gives at any size. grid: its size at scale 1; unit: of the sides of views."""
         found: Tensor | None = None
-        for view, mirrored in self._views(x):
-            slides = self.mode == "slide"
-            logits = slide(ask, view, window, multiple) if slides else ask_whole(ask, view, multiple)
-            logits = resized(logits.flip(3) if mirrored else logits, wanted)
-            if self.plain:
-                return logits
-            one = logits.softmax(1)
-            found = one if found is None else found + one
+        for scale in self.scales:
+            height, width = (max(unit, int(side * scale / unit + 0.5) * unit) for side in grid)
+            for mirrored in (False, True) if self.flip else (False,):
+                view = see((height, width), mirrored)
+                slides = self.mode == "slide"
+                logits = slide(ask, view, window, multiple) if slides else ask_whole(ask, view, multiple)
+                logits = resized(logits.flip(3) if mirrored else logits, out)
+                if self.plain:
+                    return logits
+                one = logits.softmax(1)
+                found = one if found is None else found + one
         assert found is not None
         return found / (len(self.scales) * (1 + self.flip))
-
-    def _views(self, x: Tensor) -> Iterator[tuple[Tensor, bool]]:
-        height, width = x.shape[2:]
-        for scale in self.scales:
-            sides = (max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5)))
-            view = resized(x, sides)
-            yield view, False
-            if self.flip:
-                yield view.flip(3), True
 
 
 def ask_whole(ask: Ask, x: Tensor, multiple: int) -> Tensor:

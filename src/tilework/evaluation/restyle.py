@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.core.rng import Draws
-from tilework.evaluation.corruptions import GREY, gaussian, to_bytes
+from tilework.evaluation.corruptions.blur import gaussian
+from tilework.evaluation.corruptions.kind import GREY, to_bytes
 
 TILE = 16  # pixels of a shuffled block
 

@@ -18,15 +18,13 @@ import numpy as np
 from tilework.core.config import Plain, decode, encode, first_difference
 from tilework.core.errors import ConfigError, DamageError, OutputError
 from tilework.core.files import locked, make_directory, write, write_json
-from tilework.core.location import Url, is_store
-from tilework.data import ImageFolder, TokenSource
 from tilework.experiments.protocol import REACHED, Protocol, plateau
 from tilework.experiments.runner import Outcome, Trial, claim, run_trials, task_of
 from tilework.experiments.statistics import paired_deviation, resolvable
-from tilework.experiments.table import RESULTS, TABLE, Row, Table
+from tilework.experiments.table import RESULTS, TABLE, Row, Table, figure_name
+from tilework.experiments.training_data import TrainingData
 from tilework.report.curve_figures import curve_figure
 from tilework.runs import Chain, Run
-from tilework.store import Store
 from tilework.train import HELD, TRAINING
 from tilework.train.log import counted, notice
 
@@ -62,8 +60,7 @@ class ConvergedTable(Table):
 
     def _samples_of(self, row: Row) -> int:
         fit = _last(row.run).fit
-        labels, _ = self._labels()
-        return fit.batch * fit.total_steps(_last(row.run).samples or len(labels))
+        return fit.batch * fit.total_steps(_last(row.run).samples or len(TrainingData.look(self.data).labels))
 
     def _noise(self) -> str:
         smallest = 100 * resolvable(self.deviation, self.protocol.seeds, self.protocol.seeds)
@@ -81,17 +78,13 @@ class ConvergedTable(Table):
 
     def _versions(self, row: Row) -> list[tuple[Run | Chain, Path | None]]:
         """Seeds draw other images, and may start from other runs."""
-        labels, classes = self._labels()
-        self.protocol.check(labels, classes)
+        data = TrainingData.look(self.data)
+        self.protocol.check(_last(row.run), data.labels, data.classes)
+        if row.data is not None and not np.array_equal(TrainingData.look(row.data).labels, data.labels):
+            what = f"row '{row.name}' draws from {row.data}, whose images are others than those of {self.data}"
+            raise ConfigError(what, "give data of the same images in the same order")
         trials = (self._trial(row, seed, self.protocol.rates[0]) for seed in range(self.protocol.seeds))
         return [(trial.run, trial.start) for trial in trials]
-
-    def _labels(self) -> tuple[np.ndarray, int]:
-        if isinstance(self.data, Url) or is_store(self.data):
-            source = TokenSource(Store(self.data), None)
-            return source.labels, len(source.classes)
-        folder = ImageFolder.open(self.data)
-        return folder.labels, len(folder.classes)
 
     def run(self) -> Plain:
         """Row by row: every rate with the first seed, then the other seeds with the best; returns results.json."""
@@ -197,7 +190,7 @@ class ConvergedTable(Table):
                 for o in outcomes
                 if o.trial.row == row.name and o.trial.seed == 0
             }
-            trained = [o.metrics[TRAINING + task.metric] for o in mine]
+            trained, right = ([o.metrics[TRAINING + name] for o in mine] for name in (task.metric, task.right))
             table.append(
                 {
                     "row": row.name,
@@ -209,6 +202,7 @@ class ConvergedTable(Table):
                     "mean": mean(own.values()) if own else None,
                     "deviation": stdev(own.values()) if len(own) > 1 else None,
                     "training": mean(trained) if trained else None,
+                    "training_right": mean(right) if right else None,
                     "differences": pairs,
                     "difference": mean(pairs) if pairs else None,
                     "resolved": None
@@ -216,11 +210,13 @@ class ConvergedTable(Table):
                     else abs(mean(pairs)) > smallest,
                     "plateau": [plateau(o.curve) for o in mine],
                     "cpu_minutes": [round(o.cpu_seconds / 60, 2) for o in mine],
+                    "bytes_per_image": TrainingData.look(row.data or self.data).bytes,
                 }
             )
-        first = table[0]["training"]
+        first = table[0]["training_right"]
         return {
             "metric": task.metric,
+            "judged": task.judged,
             "higher_is_better": task.higher_is_better,
             "protocol": encode(self.protocol),
             "assumed_deviation": self.deviation,
@@ -252,11 +248,11 @@ def _last(run: Run | Chain) -> Run:
 
 def markdown(results: Plain) -> str:
     """The results as a Markdown table, with what it could resolve and whether it converged."""
-    figure = "accuracy (%)" if results["metric"] == "top1" else f"{results['metric']} (%)"
+    figure = figure_name(str(results["metric"]))
     lines = [
         f"| row | rate | training {figure} | validation {figure} | paired difference | plateau at pass | "
-        "CPU minutes per run |",
-        "|---|---|---|---|---|---|---|",
+        "CPU minutes per run | bytes per image |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for i, row in enumerate(results["rows"]):
         if row["mean"] is None:
@@ -271,9 +267,10 @@ def markdown(results: Plain) -> str:
         edge = ", lowest tried" if row["rate"] == min(tried) else ", highest tried" if row["rate"] == max(tried) else ""
         reached = "/".join("-" if one is None else str(one) for one in row["plateau"])
         minutes = mean(row["cpu_minutes"])
+        stored = " + ".join(f"{size:,.0f} {what}" for what, size in row.get("bytes_per_image", {}).items())
         lines.append(
             f"| {row['row']} | {row['rate']:g}{edge} | {100 * row['training']:.1f} | {100 * row['mean']:.1f}{spread} | "
-            f"{apart} | {reached} | {minutes:.1f} |"
+            f"{apart} | {reached} | {minutes:.1f} | {stored} |"
         )
     lines.append("")
     if results["resolvable"] is not None:
@@ -283,9 +280,9 @@ def markdown(results: Plain) -> str:
             f"({results['degrees_of_freedom']} degrees of freedom)."
         )
     if results["converged"] is not None:
-        said = "converged" if results["converged"] else "NOT converged"
+        said, right = "converged" if results["converged"] else "NOT converged", results["rows"][0]["training_right"]
         lines.append(
-            f"The first row is right on {100 * results['rows'][0]['training']:.1f} % of its training images: {said} "
+            f"The first row is right on {100 * right:.1f} % of its training {results['judged']}: {said} "
             f"({100 * REACHED:.0f} % is the bar). {results['cpu_minutes']:.0f} CPU minutes in all."
         )
     return "\n".join(lines) + "\n"

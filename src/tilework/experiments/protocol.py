@@ -1,6 +1,7 @@
 """The protocol of converged tables: few images, many passes, paired seeds, a learning rate chosen for every row.
 
-Rows of one seed share their training images, their order and their first weights. With the first seed every row is
+Rows of one seed share their training images, their order and their first weights. Images with one label are drawn
+class by class, images with masks at random. With the first seed every row is
 trained at each rate; the rate that does best on held-out training images is used for all seeds. Validation data are
 never used to choose.
 """
@@ -21,14 +22,14 @@ from tilework.runs.directory import RunDirectory
 from tilework.train import HELD, TRAINING
 from tilework.train.fit import logged_name
 
-REACHED = 0.95  # training accuracy of the first row that shows that the table has converged
+REACHED = 0.95  # share of training labels that the first row has right when the table has converged
 
 
 @dataclass(frozen=True)
 class Protocol:
     """How the rows of a converged table are trained."""
 
-    samples: int = 1000  # training images, as many of each class
+    samples: int = 1000  # training images, as many of each class where an image has one
     passes: int = 100  # over them; the rate falls to zero in that time
     rates: tuple[float, ...] = (5e-4, 1e-3, 2e-3)  # peak learning rates to choose from
     held: int = 2000  # training images that judge the rates: none of those trained on
@@ -43,9 +44,13 @@ class Protocol:
         if min(self.samples, self.passes, self.held, self.seeds, self.looks) < 1:
             raise ConfigError("samples, passes, held, seeds and looks must be at least 1", "give larger ones")
 
-    def check(self, labels: np.ndarray, classes: int) -> None:
+    def draw(self, run: Run, seed: int) -> Draw:
+        """Which training images a run draws and holds back."""
+        return Draw(seed, balanced=run.objective.task.labels, held=self.held if seed == 0 else 0)
+
+    def check(self, run: Run, labels: np.ndarray, classes: int) -> None:
         """Refuse data that cannot give such a subset and as many held images. labels: (N,) class numbers."""
-        Draw(0, True, self.held).held_numbers(labels, classes, self.samples)
+        self.draw(run, 0).held_numbers(labels, classes, self.samples)
 
     def run(self, run: Run | Chain, seed: int, rate: float) -> Run | Chain:
         """The run for a seed and a rate; of a chain, the last link, and the seed of the others."""
@@ -67,7 +72,7 @@ class Protocol:
             keep=1,
             optim=replace(run.fit.optim, lr=rate),
         )
-        draw = Draw(seed, balanced=True, held=self.held if seed == 0 else 0)
+        draw = self.draw(run, seed)
         return replace(run, samples=self.samples, draw=draw, maps=run.maps.replace("{seed}", str(seed)), fit=fit)
 
     def best(self, held: Mapping[float, float], higher_is_better: bool) -> float:

@@ -43,9 +43,7 @@ class Trial:
     @property
     def directory(self) -> Path:
         """Directory of the run, relative to that of the table."""
-        plain = re.sub(r"[^\w.%+-]+", "-", self.row).strip("-.") or "row"
-        rate = "" if self.rate is None else f"-rate-{self.rate:g}"
-        return Path("runs") / plain / f"seed-{self.seed}{rate}"
+        return directory_of(self.row) / f"seed-{self.seed}{'' if self.rate is None else f'-rate-{self.rate:g}'}"
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,11 @@ class Outcome:
     seconds: float  # in total, if it was interrupted
     cpu_seconds: float = 0.0  # of all threads
     curve: Sequence[Plain] = ()  # its evaluations: pass, loss, figures
+
+
+def directory_of(row: str) -> Path:
+    """Directory of the runs of a row, relative to that of the table."""
+    return Path("runs") / (re.sub(r"[^\w.%+-]+", "-", row).strip("-.") or "row")
 
 
 def with_seed(run: Run | Chain, seed: int) -> Run | Chain:

@@ -203,11 +203,14 @@ class Table:
         return results
 
 
+def figure_name(metric: str) -> str:
+    """The heading of a column of figures."""
+    return {"top1": "accuracy (%)", "miou": "mIoU (%)", "box_ap": "AP of boxes (%)"}.get(metric, metric)
+
+
 def markdown(results: Plain) -> str:
     """The results as a Markdown table."""
-    figure = {"top1": "accuracy (%)", "miou": "mIoU (%)", "box_ap": "AP of boxes (%)"}.get(
-        str(results["metric"]), str(results["metric"])
-    )
+    figure = figure_name(str(results["metric"]))
     figure += "" if results["higher_is_better"] else " (lower is better)"
     lines = [f"| row | seeds | {figure} | vs first row | minutes per run |", "|---|---|---|---|---|"]
     for i, row in enumerate(results["rows"]):

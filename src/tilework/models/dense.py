@@ -1,6 +1,6 @@
 """A backbone with a head for every position: what networks of dense tasks have in common.
 
-B batch | D_i, h_i, w_i width and grid of a stage | K classes | h, w grid of the logits
+B batch | D_i, h_i, w_i width and grid of a stage | K classes | h, w grid of the head | s upscale
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tilework.core.batch import Mix
 from tilework.core.errors import ConfigError
@@ -24,6 +25,7 @@ OWN = (
     "box_heads.",
     "mask_heads.",
 )  # how the names of what a classifier does not have start
+LARGEST_UPSCALE = 32  # the coarsest stride of any backbone here
 CLASSIFIER = ("norm.", "fc_norm.", "head.", "aux_head.")  # and of what is left of one
 
 
@@ -32,6 +34,11 @@ class DenseConfig(ModelConfig):
     """Settings of a backbone with a dense head."""
 
     backbone: ModelConfig = field(default_factory=VitConfig)
+    upscale: int = 1  # logits of every position of the head, along a side
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.upscale <= LARGEST_UPSCALE:
+            raise ConfigError(f"model.upscale={self.upscale}", f"give 1 to {LARGEST_UPSCALE}")
 
     def build_backbone(self, channels: int, grid: tuple[int, int]) -> Model:
         """The backbone without a classifier."""
@@ -42,8 +49,22 @@ class DenseConfig(ModelConfig):
         return model
 
 
+class ClassLayer(nn.Conv2d):
+    """Logits of the parts of every position: a convolution of s s K channels, laid out (Shi et al., 2016)."""
+
+    def __init__(self, width: int, classes: int, upscale: int = 1) -> None:
+        super().__init__(width, classes * upscale**2, 1)
+        self.upscale = upscale
+        nn.init.normal_(self.weight, std=0.01)
+        nn.init.zeros_(self.bias)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, D, h, w); returns (B, K, s h, s w)."""
+        return F.pixel_shuffle(super().forward(x), self.upscale)
+
+
 class DenseModel(Model):
-    """Reads the stages of a backbone; logits are a map, (B, K, h, w).
+    """Reads the stages of a backbone; logits are a map, (B, K, s h, s w).
 
     Weights of a classifier start the backbone: its names are those of the backbone after `prefix`, and its head and
     last norm are left. Subclasses set `decoder` and say what it reads.
@@ -67,7 +88,7 @@ class DenseModel(Model):
         )
 
     def decode(self, stages: tuple[Tensor, ...]) -> Tensor:
-        """Logits of every position, (B, K, h, w)."""
+        """Logits of every part of every position, (B, K, s h, s w)."""
         raise NotImplementedError
 
     def _forward(self, x: Tensor, mix: Mix | None, visible: Visible | None, track: bool, stages: bool) -> Output:

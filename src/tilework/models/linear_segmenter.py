@@ -1,6 +1,6 @@
 """A linear head on the last stage: every position classified by itself (the probe of DINOv2; Strudel et al., 2021).
 
-B batch | D width of the last stage | K classes | h, w its grid
+B batch | D width of the last stage | K classes | h, w its grid | s upscale
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from tilework.layers.conv_norm import Norm
-from tilework.models.dense import DenseConfig, DenseModel
+from tilework.models.dense import ClassLayer, DenseConfig, DenseModel
 from tilework.models.model import Model, ModelConfig
-from tilework.models.upernet import class_layer
 
 
 @ModelConfig.choices.add("linear_segmenter")
@@ -40,9 +39,9 @@ class LinearSegmenter(DenseModel):
         self.config = config
         width = backbone.stage_widths[-1]
         norm = nn.BatchNorm2d(width) if config.norm == "batch" else nn.GroupNorm(1, width)
-        self.decoder = nn.Sequential(norm, nn.Dropout2d(config.dropout), class_layer(width, classes))
+        self.decoder = nn.Sequential(norm, nn.Dropout2d(config.dropout), ClassLayer(width, classes, config.upscale))
         self.stage_norms = nn.ModuleList([nn.Identity()] * len(backbone.stage_widths))  # the head has its own
 
     def decode(self, stages: tuple[Tensor, ...]) -> Tensor:
-        """Logits of every position of the last map, (B, K, h, w)."""
+        """Logits of every part of every position of the last map, (B, K, s h, s w)."""
         return self.decoder(stages[-1])

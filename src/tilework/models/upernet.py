@@ -1,6 +1,7 @@
 """UPerNet: pyramid pooling on the coarsest stage, a feature pyramid over the others, all joined (Xiao et al., 2018).
 
 As mmsegmentation has it. B batch | D_i, h_i, w_i width and grid of a stage | D channels of the head | K classes
+s upscale
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from tilework.layers.conv_norm import ConvNorm, Norm, resized
 from tilework.layers.necks import MultilevelNeck, NeckName
 from tilework.layers.pyramid_pooling import PyramidPooling
-from tilework.models.dense import DenseConfig, DenseModel
+from tilework.models.dense import ClassLayer, DenseConfig, DenseModel
 from tilework.models.model import Model, ModelConfig
 
 
@@ -48,10 +49,10 @@ class UpernetHead(nn.Module):
         self.smooth = nn.ModuleList(ConvNorm(width, width, 3, norm) for _ in widths[:-1])
         self.join = ConvNorm(len(widths) * width, width, 3, norm)
         self.dropout = nn.Dropout2d(config.dropout)
-        self.classify = class_layer(width, classes)
+        self.classify = ClassLayer(width, classes, config.upscale)
 
     def forward(self, stages: tuple[Tensor, ...]) -> Tensor:
-        """Stages: (B, D_i, h_i, w_i), fine to coarse; returns (B, K, h_0, w_0)."""
+        """Stages: (B, D_i, h_i, w_i), fine to coarse; returns (B, K, s h_0, s w_0)."""
         maps = [lateral(x) for lateral, x in zip(self.laterals, stages, strict=False)]
         maps.append(self.pooling(stages[-1]))
         for i in range(len(maps) - 1, 0, -1):
@@ -60,14 +61,6 @@ class UpernetHead(nn.Module):
         smooth = [conv(x) for conv, x in zip(self.smooth, maps, strict=False)] + maps[-1:]
         grid = (smooth[0].shape[2], smooth[0].shape[3])
         return self.classify(self.dropout(self.join(torch.cat([resized(x, grid) for x in smooth], 1))))
-
-
-def class_layer(width: int, classes: int) -> nn.Conv2d:
-    """The last convolution of a dense head."""
-    layer = nn.Conv2d(width, classes, 1)
-    nn.init.normal_(layer.weight, std=0.01)
-    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-    return layer
 
 
 class Upernet(DenseModel):
@@ -81,5 +74,5 @@ class Upernet(DenseModel):
         self.decoder = UpernetHead(backbone.stage_widths, config, classes)
 
     def decode(self, stages: tuple[Tensor, ...]) -> Tensor:
-        """Logits of every position of the finest map, (B, K, h, w)."""
+        """Logits of every part of every position of the finest map, (B, K, s h, s w)."""
         return self.decoder(stages if self.neck is None else tuple(self.neck(stages)))

@@ -6,6 +6,7 @@ K codes | C code dim
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from statistics import NormalDist
@@ -25,6 +26,7 @@ from tilework.core.rng import Draws, uniform
 from tilework.layers.code_table import CodeTable
 from tilework.layers.token_decoder import TokenDecoder
 from tilework.models import Model, Visible
+from tilework.objectives.masked_published import has_decoder, load_published
 from tilework.objectives.objective import Objective, ObjectiveConfig
 from tilework.objectives.task import Task
 from tilework.tokenizers import Tokenizer
@@ -195,6 +197,11 @@ class Masked(Objective):
             "predicted": tokenizer.decode(numbers[filled]),
             "original": original,
         }
+
+    def adopt(self, tensors: Mapping[str, Tensor]) -> None:
+        """Decoder and table as SeiT++ published them, where a checkpoint has them."""
+        if has_decoder(tensors):
+            load_published(self, tensors)
 
     def learnt_table(self) -> Tensor | None:
         """The vectors of the codes, unless they are the codebook still."""

@@ -5,6 +5,7 @@ B batch | N tokens | K classes | M classes named per target
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -62,6 +63,9 @@ class Objective(nn.Module):
 
     def save_artefact(self, model: nn.Module, out: Path) -> None:
         """Write what a finished run leaves for others beside its checkpoints; nothing by default."""
+
+    def adopt(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what other people's checkpoint has beside the model; nothing by default."""
 
     def learnt_table(self) -> Tensor | None:
         """Vectors that it learnt to stand for the codes, (K, C), for runs that start from this one; none by default."""
@@ -143,6 +147,10 @@ class Combined(Objective):
     def save_artefact(self, model: nn.Module, out: Path) -> None:
         """The main objective's."""
         self.main.save_artefact(model, out)
+
+    def adopt(self, tensors: Mapping[str, Tensor]) -> None:
+        """The main objective's."""
+        self.main.adopt(tensors)
 
     def learnt_table(self) -> Tensor | None:
         """The main objective's."""

@@ -15,9 +15,9 @@ from tilework.core.codebook import Codebook
 from tilework.core.rng import Draws
 from tilework.models import Output
 from tilework.objectives.classify import Classify, ClassifyConfig
-from tilework.objectives.objective import ObjectiveConfig, soft_cross_entropy
+from tilework.objectives.objective import ObjectiveConfig
 from tilework.objectives.task import Task
-from tilework.objectives.token_label import COLUMN, label_map
+from tilework.objectives.token_label import COLUMN, pooled_loss
 
 
 @ObjectiveConfig.choices.add("relabel")
@@ -37,6 +37,4 @@ class Relabel(Classify):
 
     def losses(self, out: Output, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """Mean loss."""
-        target = label_map(batch).target(1, 1).each(lambda part: part[:, 0])  # (B, M)
-        loss = soft_cross_entropy(out.logits, target, self.smoothing)
-        return {"loss": (loss / target.mass.clamp(min=1e-6)).mean()}  # filled positions count for nothing
+        return {"loss": pooled_loss(out, batch, self.smoothing)}

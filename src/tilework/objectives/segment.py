@@ -21,7 +21,7 @@ from tilework.data.masked import COLUMN
 from tilework.data.pairs import palette
 from tilework.layers.conv_norm import ConvNorm, Norm, resized
 from tilework.models import DenseModel, Output
-from tilework.models.upernet import class_layer
+from tilework.models.dense import ClassLayer
 from tilework.objectives.objective import Objective, ObjectiveConfig, soft_cross_entropy
 from tilework.objectives.task import Task
 
@@ -40,7 +40,13 @@ class SegmentConfig(ObjectiveConfig):
     """Settings of segmentation."""
 
     task: ClassVar[Task] = Task(
-        labels=False, classes=True, columns=(COLUMN,), validation_columns=(COLUMN,), metric="miou"
+        labels=False,
+        classes=True,
+        columns=(COLUMN,),
+        validation_columns=(COLUMN,),
+        metric="miou",
+        right="aacc",
+        judged="pixels",
     )
     finer: int = 1  # labels for each position of the input, along a side: 1 of pixels, 8 of codes of 8 px
     over: Literal["all", "labelled"] = "all"  # pixels that the mean is over; void ones have no loss in either
@@ -75,7 +81,7 @@ class FcnHead(nn.Module):
         super().__init__()
         self.conv = ConvNorm(channels, width, 3, norm)
         self.dropout = nn.Dropout2d(0.1)
-        self.classify = class_layer(width, classes)
+        self.classify = ClassLayer(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, D, h, w); returns (B, K, h, w)."""

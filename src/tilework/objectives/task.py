@@ -15,6 +15,8 @@ class Task:
     validation_columns: tuple[str, ...] = ()  # that validation batches must carry
     metric: str = "top1"  # the headline among the figures of validation
     higher_is_better: bool = True  # of that figure
+    right: str = "top1"  # the figure that says which share of the labels is right
+    judged: str = "images"  # what has a label: images or pixels
 
     def outputs(self, classes: int) -> int:
         """Outputs of the model's head for data of so many classes; 0: no head."""

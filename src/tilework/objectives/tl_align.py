@@ -40,6 +40,8 @@ class TlAlignTokenLabelConfig(TokenLabelConfig):
     def build(self, model: nn.Module, codebook: Codebook | None = None) -> TlAlignTokenLabel:
         """The objective around such a classifier with a dense head."""
         super().build(_tracking(model), codebook)  # refuses a model without that head
+        if self.class_target != "label":
+            raise ConfigError("TL-Align follows the labels of images, not their maps", "set class_target=label")
         return TlAlignTokenLabel(model, self)
 
 

@@ -226,8 +226,8 @@ for name, method, stem, row, top1 in (
     good_row(f"deit_s_{name}", method, with_stem(plain, stem), row, {"top1": top1})
 moco = good(
     "good_moco_deit_s", "MoCo v3", "DeiT-S", contrastive(plain), "table 1, linear", {"linear_top1": 68.1},
-    note="then 'tilework probe'; with 'model.stem={name: frozen}' 69.0, intra 68.4, and local 68.5, and inter 68.7; "
-         "the paper sweeps rate and decay")
+    note="then 'tilework probe OUT --solver sgd'; with 'model.stem={name: frozen}' 69.0, intra 68.4, and local 68.5, "
+         "and inter 68.7; the paper sweeps rate and decay")
 add_small(moco, "good_moco_cpu", MEAN, note="then 'tilework probe OUT'")
 
 # tables 4 to 6: MoTo by parts; the row with eight entities in the stem is good_deit_s_moto

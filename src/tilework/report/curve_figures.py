@@ -19,10 +19,11 @@ def curve_figure(results: Plain) -> bytes:
     """
     figure = Figure(figsize=(12, 4), layout="constrained")
     panels = figure.subplots(1, 3)
+    figure_of = {"top1": "right", "miou": "mIoU"}.get(results["metric"], results["metric"])
     shown = {
         "loss": "training loss",
-        "training": "right on training images (%)",
-        "validation": "right on validation images (%)",
+        "training": f"{figure_of} on training images (%)",
+        "validation": f"{figure_of} on validation images (%)",
     }
     for number, row in enumerate(results["rows"]):
         runs = [

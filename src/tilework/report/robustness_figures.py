@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from tilework.report.figures import _plain, _png
 
@@ -20,6 +21,7 @@ def accuracy_curves(
     panels = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
     names = list(dict.fromkeys(line for lines in runs.values() for line in lines))
     colours = colormaps["tab20"]
+    whole = all(round(x * scale, 6).is_integer() for lines in runs.values() for line in lines.values() for x, _ in line)
     for panel in panels[len(runs) :]:
         panel.set_visible(False)
     for panel, (title, lines) in zip(panels, runs.items(), strict=False):
@@ -32,6 +34,7 @@ def accuracy_curves(
         panel.set_title(title, fontsize=10)
         panel.set_ylim(0, 100)
         panel.set_xlabel(unit)
+        panel.xaxis.set_major_locator(MaxNLocator("auto", integer=whole))
         _plain(panel)
     panels[0].set_ylabel("accuracy (%)")
     handles = {

@@ -51,11 +51,12 @@ def open_source(
     level: Level = "leaf",
     draw: Draw | None = None,
     frame: Frame = "cover",
+    held: bool = False,
 ) -> TokenSource | ImageSource:
     """A token store, images with masks or boxes, or a folder of images, whichever is there.
 
     samples: of the images, drawn at random; 0: all. crop: what training will cut from the whole images; None: images
-    at their size are enough. frame: how they fill it.
+    at their size are enough. frame: how they fill it. held: those that are held back, not those drawn.
     """
     check_there(path)
     if isinstance(path, Url) or is_store(path):
@@ -72,7 +73,9 @@ def open_source(
         folder = ImageFolder.open(path, classes, level) if dense is None else dense
         for note in folder.notes:
             notice(note, quiet)
-        numbers = (draw or Draw()).numbers(folder.labels, len(folder.classes), samples)
+        drawn = draw or Draw()
+        pick = drawn.held_numbers if held else drawn.numbers
+        numbers = pick(folder.labels, len(folder.classes), samples)
         chosen = folder.take(numbers) if samples else folder
         if crop is not None:
             if frame != "cover" or dense is not None:
@@ -141,15 +144,16 @@ def chosen(source: Source, run: Run) -> Source:
 
 
 def held_source(run: Run, data: Location, classes: tuple[str, ...]) -> Source | None:
-    """The training samples that a run holds back; None: it holds none."""
+    """The training samples that a run holds back, with the columns that evaluation needs; None: it holds none."""
     if not run.draw.held:
         return None
-    if isinstance(data, Url) or is_store(data):
-        store = TokenSource(Store(data), classes)
-        return Chosen(store, run.draw.held_numbers(store.labels, len(classes), run.samples))
-    folder = ImageFolder.open(data, classes, run.classes)
-    held = folder.take(run.draw.held_numbers(folder.labels, len(classes), run.samples))
-    return ImageSource.read(held, run.size, run.max_broken)
+    source = open_source(
+        data, run.size, run.max_broken, classes, True, run.samples, None, run.classes, run.draw, run.frame, held=True
+    )
+    whole = with_columns(run, source, data)
+    if not isinstance(source, TokenSource):
+        return whole  # the others were never read
+    return Chosen(whole, run.draw.held_numbers(source.labels, len(classes), run.samples))
 
 
 def validation_source(run: Run, data: Location, classes: tuple[str, ...], quiet: bool) -> Source:

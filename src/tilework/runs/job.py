@@ -41,6 +41,7 @@ from tilework.runs.directory import BOXES, QUARANTINE, RESULTS, DataSpec, RunDir
 from tilework.runs.pins import hashes_of, pin_settings, pin_start
 from tilework.runs.run import Run
 from tilework.runs.start import Start
+from tilework.store.upload import Mirror
 from tilework.tokenizers.find import find_tokenizer, keep_tokenizer, place_from
 from tilework.train import HELD, TRAINING, Job, Result, find_rate, fit, time_steps
 from tilework.train.log import counted, notice
@@ -84,6 +85,8 @@ def prepare(
         begin.fill(model, source.classes, quiet_here)
     codebook = source.codebook if begin is None else begin.codebook_for(source.codebook, quiet_here)
     objective = build_objective(run, model, codebook)
+    if begin is not None:
+        begin.finish(objective)
     steps, evaluation = (build_all(part, codebook, world.device) for part in (rest, run.evaluation))
     if leads:
         spec, hub = _with_tokenizer(spec, source, out), hashes_of(run, start)
@@ -98,7 +101,7 @@ def prepare(
         for name, one in (("training", whole), ("validation", validation)):
             void = images_without_class(one)
             if void:
-                notice(f"{counted(void, 'mask')} of {name} have no class at all", quiet)
+                notice(f"{counted(void, 'mask')} of {name} without a class anywhere", quiet)
             if cut := clipped_boxes(one):
                 notice(f"{counted(cut, 'box')} of {name} reach beyond their images: cut at the edge", quiet)
     held = held_source(run, data, whole.classes)
@@ -157,7 +160,7 @@ def train(
     run: Run,
     data: Path | str,
     val: Path | str | None,
-    out: Path | str,
+    out: Location | str,
     device: str = "auto",
     title: str = "train",
     quiet: bool = False,
@@ -166,12 +169,21 @@ def train(
 ) -> Result:
     """Run a recipe on data, from the newest checkpoint in `out` if there is one, and write results.json.
 
+    out: a directory, or a URL of a bucket that every checkpoint is uploaded to.
     start: a run or a checkpoint file whose weights to begin with, or a name on the hub.
     """
     with join_world(device) as world:
+        place = location(out) if isinstance(out, str) else out
+        mirror = Mirror(place) if isinstance(place, Url) else None
+        folder = place if mirror is None else mirror.local
+        assert isinstance(folder, Path)
+        if mirror is not None and world.first_here:
+            mirror.pull()
+        world.wait()
         validation, begin = location(val) if val else None, path_or_hub(start) if start else None
-        run, begin = pin_settings(run, Path(out)), pin_start(begin, Path(out))
-        return train_in(world, run, location(data), validation, begin, Path(out), title, quiet, tensorboard)
+        run, begin = pin_settings(run, folder), pin_start(begin, folder)
+        push = mirror.push if mirror is not None and world.leads else None
+        return train_in(world, run, location(data), validation, begin, folder, title, quiet, tensorboard, push)
 
 
 def train_in(
@@ -184,10 +196,12 @@ def train_in(
     title: str,
     quiet: bool,
     tensorboard: bool = False,
+    push: Callable[[], None] | None = None,
 ) -> Result:
-    """`train` among processes that know each other already."""
+    """`train` among processes that know each other already. push: called when files of `out` have changed."""
     job = prepare(run, data, val, out, world, title, quiet, start)
     job.tensorboard = tensorboard
+    job.saved = push or job.saved
     with locked(out) if world.leads else nullcontext():
         result = fit(job)
         if world.leads:
@@ -196,6 +210,7 @@ def train_in(
             if learnt is not None and codebook is not None:
                 codebook.with_learnt(learnt.cpu().numpy()).write(out)
             write_json(out / RESULTS, result.summary)
+            job.saved()
     world.wait()  # a run that starts from this one reads what was just written
     return result
 

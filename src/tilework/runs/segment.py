@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from tilework.augment import AnyStep, apply_all, build_all
+from tilework.augment.adapter import Adapter
 from tilework.core.batch import Batch, Shape, Target
 from tilework.core.distributed import World, pick_device
 from tilework.core.errors import ConfigError, InputError
@@ -26,11 +27,12 @@ from tilework.data.images import File, fit_image, open_image, to_rgb
 from tilework.data.masked import COLUMN, PairSource
 from tilework.data.pairs import PairFolder
 from tilework.data.placement import canvas_affine
-from tilework.data.source import innermost
+from tilework.data.source import Source, innermost
 from tilework.evaluation import evaluate
 from tilework.evaluation.dense_inference import Inference
 from tilework.evaluation.segmentation import MeanIou, on_image
 from tilework.models import DenseModel, Output
+from tilework.runs.code_views import CodeViews
 from tilework.runs.directory import CHAIN, SETTINGS, RunDirectory
 from tilework.runs.start import DESCRIPTION
 from tilework.runs.trained import OnData, Trained
@@ -75,6 +77,8 @@ class Segmenter:
     device: torch.device
     inference: Inference = field(default_factory=Inference)
     tokenizer: Path | None = None  # for photographs, where the run was trained on codes
+    adapter: Adapter | None = None  # TokenAdapt, which gives codes at other scales and mirrored
+    naive: bool = False  # vectors of codes are scaled and mirrored as if they were pixels
 
     @staticmethod
     def open(
@@ -83,20 +87,25 @@ class Segmenter:
         inference: Inference | None = None,
         tokenizer: Path | str | None = None,
         best: bool = False,
+        adapter: Path | str | None = None,
+        naive: bool = False,
     ) -> Segmenter:
-        """Of a run's directory; refuses one that does not segment, and views that codes do not have.
+        """Of a run's directory; refuses one that does not segment, and ways to see codes that do not fit.
 
-        best: the checkpoint with the best validation figure, not the last.
+        best: the checkpoint with the best validation figure, not the last. adapter, naive: how runs on codes see them
+        at other scales and mirrored; where data are images they are scaled, mirrored and encoded instead.
         """
         trained, chosen = Trained.open(run, best), pick_device(device)
         if not isinstance(trained.network, DenseModel) or trained.run.objective.task.metric != "miou":
             raise InputError(f"{run} was not trained to segment", "give the run of a segmentation recipe")
         how = inference or Inference()
-        if trained.spec.stage != "pixels" and not how.plain:
-            what = "codes of a scaled or mirrored image are others than its codes scaled or mirrored"
-            raise ConfigError(what, "leave --scales and --flip out for runs on tokens")
+        if adapter is not None or naive:
+            _check_ways(trained, how, adapter is not None and naive)
+        moving = None
+        if adapter is not None and trained.codebook is not None:
+            moving = Adapter.open(Path(adapter), trained.codebook, chosen)
         trained.network.to(chosen).eval()
-        return Segmenter(trained, chosen, how, None if tokenizer is None else Path(tokenizer))
+        return Segmenter(trained, chosen, how, None if tokenizer is None else Path(tokenizer), moving, naive)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -123,6 +132,18 @@ class Segmenter:
             multiple = 1
         return self.inference(self._logits, x, self.trained.spec.grid, multiple, out)
 
+    @cached_property
+    def _views(self) -> CodeViews:
+        """How codes are seen at other sizes and mirrored."""
+        steps = self.trained.steps(self.device)
+        return CodeViews(lambda ids: self._prepared(ids, steps), self.adapter)
+
+    def ask_codes(self, ids: Tensor) -> Tensor:
+        """Logits or probabilities of codes, each view of them through TokenAdapt or interpolated. ids: (B, H, W)."""
+        grid, unit = (ids.shape[1], ids.shape[2]), self._multiple
+        see = partial(self._views.see, ids)
+        return self.inference.over(see, self._logits, grid, self.trained.spec.grid, unit, grid, unit)
+
     def on(self, data: Location) -> OnData:
         """Data with masks, as the run takes them."""
         return self.trained.on(data, self.device, self.tokenizer, columns=True)
@@ -132,28 +153,45 @@ class Segmenter:
         opened = self.on(data)
         evaluator = MeanIou(len(self.classes))
         world = World(0, 1, self.device)
+        images = _images_of(opened.source)
         if self.inference.plain and self.inference.mode == "whole":
             batch = min(256, self.trained.run.fit.batch)
             evaluate(lambda part: self.trained.network(part.x), opened.source, opened.steps, [evaluator], world, batch)
-        elif isinstance(images := innermost(opened.source), PairSource):
+        elif self._moves_codes:
+            evaluate(lambda part: self._output(self.ask_codes(part.x)), opened.source, (), [evaluator], world, 8)
+        elif images is not None and not (self._codes and self.inference.plain):
             for number, (photograph, mask) in enumerate(_photographs(images)):
                 batch_of_one, output = self._judged(photograph, mask, number)
                 evaluator.update(batch_of_one, output)
-        else:
-            evaluate(lambda part: Output(self.ask(part.x), part.x, part.x, self.trained.spec.grid), opened.source,
-                     opened.steps, [evaluator], world, 8)  # fmt: skip
+        elif self._codes and not self.inference.plain:
+            what = "codes of a scaled or mirrored image are others than its codes scaled or mirrored"
+            raise ConfigError(what, "give --adapter TOKEN_ADAPT, the images themselves as --data, or --naive")
+        else:  # windows
+            evaluate(lambda part: self._output(self.ask(part.x)), opened.source, opened.steps, [evaluator], world, 8)
         found = evaluator.compute()
         by_image = evaluator.by_image.cpu().numpy()
         each = tuple(evaluator.by_class().tolist())
         counts = evaluator.counts.cpu().numpy()
         return Segmentation(self.classes, found, each, by_image, len(opened.source), self.inference, counts)
 
+    @property
+    def _codes(self) -> bool:
+        return self.trained.spec.stage != "pixels"
+
+    @property
+    def _moves_codes(self) -> bool:
+        """Whether codes themselves are scaled or mirrored."""
+        return self._codes and not self.inference.plain and (self.adapter is not None or self.naive)
+
+    def _output(self, scores: Tensor) -> Output:
+        return Output(scores, scores, scores, self.trained.spec.grid)
+
     def _judged(self, photograph: Image.Image, mask: np.ndarray, number: int) -> tuple[Batch, Output]:
         scores = self.scores(photograph)
         index = torch.tensor([number], device=self.device)
         column = ClassMask.of([mask]).to(self.device)
         batch = Batch(scores, Target.hard(torch.zeros_like(index)), index, {COLUMN: column})
-        return batch, Output(scores, scores, scores, self.trained.spec.grid)
+        return batch, self._output(scores)
 
     @cached_property
     def _tokenizer(self) -> tuple[Tokenizer, tuple[int, int]]:
@@ -179,15 +217,27 @@ class Segmenter:
             )
             return self.ask(self._prepared(pixels_of(scaled, self.device), self._keeping), size)
         tokenizer, canvas = self._tokenizer
-        source = OneImage(
-            pixels_of(fit_image(photograph, canvas, self.trained.spec.frame), torch.device("cpu")), canvas
-        )
-        assert self.trained.codebook is not None
-        codes = ImagesAsCodes(source, tokenizer, self.trained.codebook, self.device)  # type: ignore[arg-type]
-        logits = self.ask(self._prepared(codes.batch(np.arange(1)).x.to(self.device), self.trained.steps(self.device)))
+        if self.inference.plain:
+            logits = self.ask(self._encoded(photograph, canvas, False))
+        else:
+            grid, unit = self.trained.spec.grid, self._multiple
+
+            def see(sides: tuple[int, int], mirrored: bool) -> Tensor:
+                return self._encoded(photograph, (sides[0] * tokenizer.patch, sides[1] * tokenizer.patch), mirrored)
+
+            logits = self.inference.over(see, self._logits, grid, grid, unit, grid, unit)
         sides = torch.tensor([size], dtype=torch.float32)
         whole = ClassMask.of([np.zeros(size, np.uint8)], canvas_affine(sides, canvas, self.trained.spec.frame))
         return seen_from(logits, whole.to(self.device))
+
+    def _encoded(self, photograph: Image.Image, canvas: tuple[int, int], mirrored: bool) -> Tensor:
+        """A photograph as the network takes it, (1, C, H, W): fitted, mirrored, encoded. canvas: its size in pixels."""
+        fitted = fit_image(photograph, canvas, self.trained.spec.frame)
+        pixels = pixels_of(ImageOps.mirror(fitted) if mirrored else fitted, torch.device("cpu"))
+        assert self.trained.codebook is not None
+        source, codebook = OneImage(pixels, canvas), self.trained.codebook
+        codes = ImagesAsCodes(source, self._tokenizer[0], codebook, self.device)  # type: ignore[arg-type]
+        return self._prepared(codes.batch(np.arange(1)).x.to(self.device), self.trained.steps(self.device))
 
     def _prepared(self, x: Tensor, steps: Sequence[AnyStep]) -> Tensor:
         index = torch.zeros(len(x), dtype=torch.int64, device=x.device)
@@ -216,7 +266,7 @@ class Segmenter:
         """
         opened = self.on(data)
         source, inner = opened.source, innermost(opened.source)
-        images = inner if isinstance(inner, PairSource) else getattr(inner, "images", None)
+        images = _images_of(source)
         names = images.folder.keys if images is not None else list(inner.store.column("key"))  # type: ignore[attr-defined]
         spread = np.linspace(0, len(source) - 1, min(which, len(source))) if isinstance(which, int) else np.array(which)
         for number in spread.astype(np.int64).tolist():
@@ -224,10 +274,37 @@ class Segmenter:
             prepared = apply_all(opened.steps, batch, Draws(0, 0, batch.index))
             column = prepared.columns[COLUMN]
             assert isinstance(column, ClassMask)
+            photograph = None if images is None else read_photograph(images.folder.paths[number])
+            shown = None if photograph is None else np.asarray(photograph)
             with torch.no_grad():
-                predicted, _ = on_image(self.ask(prepared.x), column, 0)
-            shown = None if images is None else np.asarray(read_photograph(images.folder.paths[number]))
+                if self._moves_codes:
+                    predicted, _ = on_image(self.ask_codes(batch.x), column, 0)
+                elif self._codes and not self.inference.plain and photograph is not None:
+                    predicted = self.scores(photograph)[0].argmax(0)
+                else:
+                    predicted, _ = on_image(self.ask(prepared.x), column, 0)
             yield names[number], shown, column.of_row(0).cpu().numpy(), predicted.cpu().numpy().astype(np.uint8)
+
+
+def _check_ways(trained: Trained, how: Inference, both: bool) -> None:
+    """Refuse --adapter and --naive where they say nothing."""
+    if trained.spec.stage == "pixels":
+        raise ConfigError(
+            "--adapter and --naive are for runs on tokens", "leave them out: pixels are scaled as they are"
+        )
+    if how.plain:
+        raise ConfigError("one scale without --flip needs neither --adapter nor --naive", "leave them out")
+    if both:
+        raise ConfigError("--adapter and --naive are two ways to see codes", "give one of them")
+    if trained.spec.stored not in (None, trained.spec.grid):
+        raise ConfigError("the run crops codes when it is evaluated", "leave --adapter and --naive out")
+
+
+def _images_of(source: Source) -> PairSource | None:
+    """The images with masks that data come from, as they are or encoded."""
+    inner = innermost(source)
+    images = getattr(inner, "images", inner)
+    return images if isinstance(images, PairSource) else None
 
 
 def judged_by(path: Path) -> str:

@@ -28,7 +28,7 @@ def choose_codec(
     ids: (N, T), all of them or a sample; images: number of all, where that is more.
     """
     names = among if name == "auto" else (name,)
-    sample = ids[spread(len(ids), -(-ids.size // SAMPLE_TOKENS))]
+    sample = ids[runs(len(ids), -(-ids.size // SAMPLE_TOKENS))]
     fitted: dict[str, Codec] = {}
     for one in names:
         if name == "auto" and one == "mix" and (ids.size < WORTH_LEARNING or kernels(KERNELS) is None):
@@ -41,16 +41,14 @@ def choose_codec(
     if len(fitted) == 1:
         return next(iter(fitted.items()))
     # measured on images that need not be in the sample
-    measured = ids[spread(len(ids), max(1, len(ids) // 4096))].astype(np.int32)
+    measured = ids[runs(len(ids), max(1, len(ids) // 4096))].astype(np.int32)
     return min(fitted.items(), key=lambda entry: _bytes(entry[1], measured, images or len(ids)))
 
 
-def spread(count: int, every: int, first: int = 0) -> np.ndarray:
-    """One in `every` runs of records, evenly spread: images often come sorted by class.
-
-    Numbers of records among `count` whose first has the number `first`.
-    """
-    return np.flatnonzero((first + np.arange(count)) // RUN % every == 0)
+def runs(count: int, every: int) -> np.ndarray:
+    """Numbers of the records of one in `every` runs, evenly spread: images often come sorted by class."""
+    chosen = (np.arange(0, count, every * RUN)[:, None] + np.arange(RUN)).ravel()
+    return chosen[chosen < count]
 
 
 def _bytes(codec: Codec, measured: np.ndarray, images: int) -> float:

@@ -8,9 +8,11 @@ N images
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -18,6 +20,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from tilework.core.errors import DamageError, InputError
+from tilework.core.files import write
 from tilework.store.shard import Files, ShardEntry, Shards, write_shards
 
 Kind = Literal["array", "text", "bytes", "ragged"]
@@ -104,6 +107,20 @@ def unpack_values(tensors: dict[str, np.ndarray]) -> Any:
     return [part.decode("utf-8", "surrogateescape") for part in parts] if "text" in tensors else parts
 
 
+def pack_columns(columns: Mapping[str, Values]) -> dict[str, np.ndarray]:
+    """Columns of some images as flat tensors, named COLUMN/PART."""
+    return {f"{name}/{part}": x for name, values in columns.items() for part, x in pack_values(values).items()}
+
+
+def unpack_columns(tensors: dict[str, np.ndarray]) -> dict[str, Values]:
+    """Inverse of `pack_columns`."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name, tensor in sorted(tensors.items()):
+        column, _, part = name.partition("/")
+        found.setdefault(column, {})[part] = tensor
+    return {name: unpack_values(parts) for name, parts in found.items()}
+
+
 def join_values(portions: Sequence[Values]) -> Values:
     """Concatenate chunks of a column."""
     if isinstance(portions[0], np.ndarray):
@@ -131,6 +148,51 @@ def unpack_column(data: bytes, kind: Kind | None = None) -> Any:
     if kind and set(tensors) != ({"values"} if kind == "array" else {"text", "offsets"}):
         raise ValueError(f"it is not a column of kind {kind}")
     return unpack_values(tensors)
+
+
+def write_values(path: Path, count: int, portions: Callable[[], Iterable[Values]]) -> None:
+    """Write an array or texts, given in portions, as `pack_column` would whole. count: of all images.
+
+    portions: called for each pass over them.
+    """
+    first = next(iter(portions()))
+    if isinstance(first, np.ndarray):
+        shape = (count, *first.shape[1:])
+        head = {"values": (first.dtype, shape)}
+        write(path, _tensor_file(head, (np.ascontiguousarray(part).tobytes() for part in portions())))
+        return
+
+    def lengths() -> Iterable[np.ndarray]:
+        return (np.diff(pack_values(part)["offsets"]) for part in portions())
+
+    def data() -> Iterable[bytes]:
+        end = 0
+        yield bytes(8)
+        for part in lengths():
+            ends = end + np.cumsum(part)
+            end = int(ends[-1]) if len(ends) else end
+            yield ends.astype("<i8").tobytes()
+        for texts in portions():
+            yield pack_values(texts)["text"].tobytes()
+
+    size = sum(int(part.sum()) for part in lengths())
+    write(
+        path,
+        _tensor_file({"offsets": (np.dtype(np.int64), (count + 1,)), "text": (np.dtype(np.uint8), (size,))}, data()),
+    )
+
+
+def _tensor_file(tensors: dict[str, tuple[np.dtype[Any], tuple[int, ...]]], data: Iterable[bytes]) -> Iterable[bytes]:
+    """A safetensors file in portions: its header, as the library writes it, then the tensors' bytes."""
+    head, end = {}, 0
+    for name, (dtype, shape) in tensors.items():
+        begin, end = end, end + dtype.itemsize * prod(shape)
+        kind = "BOOL" if dtype.kind == "b" else f"{dtype.kind.upper()}{8 * dtype.itemsize}"
+        head[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(head, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    yield from data
 
 
 def write_column(root: Path, entry: ColumnEntry, values: Iterable[Values]) -> ColumnEntry:

@@ -128,13 +128,13 @@ def _decode(records: Sequence[bytes], ids: np.ndarray, shares: np.ndarray) -> No
     np.divide(steps, levels, out=shares.reshape(gaps.shape), dtype=np.float32)
 
 
-def _form(record: bytes) -> tuple[int, int, int]:
+def _form(record: bytes, what: str = "a label map") -> tuple[int, int, int]:
     """h, w, k of a record whose header is sound."""
     if len(record) < HEADER.size:
         raise DamageError(f"a label map is cut short ({len(record)} bytes)", "restore the column")
     version, levels, top, gap, height, width, _ = HEADER.unpack_from(record)
     if version != VERSION:
-        raise other_version("a label map", version)
+        raise other_version(what, version)
     if not levels or gap not in GAPS or not _fits(height, width, top):
         raise DamageError("the header of a label map is malformed", "restore the column")
     if height * width * top > DEFLATE_RATIO * len(record):
@@ -142,9 +142,9 @@ def _form(record: bytes) -> tuple[int, int, int]:
     return height, width, top
 
 
-def check_version(record: bytes) -> None:
-    """Refuse a record of another version, whose scores mean something else."""
-    _form(record)
+def check_version(record: bytes, what: str) -> None:
+    """Refuse a record of another version, whose scores mean something else. what: that holds it."""
+    _form(record, what)
 
 
 def other_version(what: str, version: int) -> DamageError:

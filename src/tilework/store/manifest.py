@@ -51,6 +51,7 @@ class Manifest:
     preprocessing: str = ""
     licence: str = ""
     software: str = ""
+    shuffled: bool = False  # images lie in random order: shards can be read one after another; not written if false
     original_bytes: int = 0  # of the image files that it was made from; not written where it is not known
     files: dict[str, File] = field(default_factory=dict)
 
@@ -73,6 +74,8 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
         names += [shard.file for shard in column.shards] or [column.file]
     files = {n: manifest.files.get(n) or File((root / n).stat().st_size, sha256(root / n)) for n in sorted(names)}
     body = asdict(replace(manifest, files=files))
+    if not manifest.shuffled:  # as stores were written before they could be
+        del body["shuffled"]
     if not manifest.original_bytes:
         del body["original_bytes"]
     text = {"format": FORMAT, "version": VERSION, **body, "seal": _hash(body)}

@@ -85,6 +85,10 @@ class Store:
             raise IndexError(f"views {view.min()}..{view.max()} of {self.views}")
         return self._decode(index * self.views + view)
 
+    def keep_open(self, count: int) -> None:
+        """Keep at most so many shards open, those used last; without it, all that were ever needed stay open."""
+        self._shards.most_open = count
+
     def _decode(self, index: np.ndarray) -> np.ndarray:
         """Codes of records. index: (B,), numbered over images and views."""
         if self._chained is None:

@@ -15,7 +15,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from http.client import HTTPException
 from pathlib import Path
@@ -26,7 +26,15 @@ from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
 from uuid import uuid4
 
-from tilework.core.errors import ConfigError, DamageError, InputError, InUseError, MachineError, OutputError
+from tilework.core.errors import (
+    ConfigError,
+    DamageError,
+    InputError,
+    InUseError,
+    MachineError,
+    OutputError,
+    TileworkError,
+)
 from tilework.core.files import locked, make_directory, sha256_of
 from tilework.core.location import Url
 from tilework.store.manifest import LARGEST, NAME, File, parse
@@ -42,10 +50,11 @@ PATIENCE, SLOWEST = 300.0, 1 << 16  # time limit of a file: seconds, plus one fo
 CHUNK = 1 << 20
 RANGE = 1 << 23  # bytes of a request to a bucket
 AGAIN = (408, 425, 429)  # status codes worth a retry, besides 500 and above
+NETWORK = {"HTTPClientError", "ConnectionError", "ClientConnectionError", "ClientPayloadError"}  # of bucket clients
 KEPT = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.[0-9a-f]{8}\.tmp")
 
 
-class _Missing(Exception):
+class Missing(Exception):
     """The server has no such file."""
 
 
@@ -68,10 +77,13 @@ class Remote:
                     raise DamageError(f"{url}/{NAME} is larger than a manifest can be", "restore it")
 
         try:
-            self._try(NAME, attempt)
-        except _Missing as error:
+            try_often(self._at(NAME), attempt)
+        except Missing as error:
             raise InputError(f"{url} is not a token store", f"it has no {NAME}; check the address") from error
         self.manifest, self.manifest_bytes = parse(bytes(text), url.rstrip("/")), len(text)
+
+    def _at(self, name: str) -> str:
+        return f"{self.url.rstrip('/')}/{name}"
 
     def open(self, name: str) -> BinaryIO:
         """A file of the store, fetched if it is not in the cache, and verified against its hash."""
@@ -89,7 +101,7 @@ class Remote:
                 with locked(cached.parent, wait=True):  # a process that waited finds the file in the cache
                     found = _cached(cached, file) or self._fetch(name, file, root, cached)
             return found
-        except _Missing as error:
+        except Missing as error:
             raise DamageError(f"{self.url} has no {name}", "restore it") from error
         except OSError as error:
             raise OutputError(f"cannot use the cache {root}", f"{error}; set {CACHE} to another directory") from error
@@ -100,7 +112,7 @@ class Remote:
         try:
             _reserve(root, file.bytes, aside)
             with aside.open("r+b") as sink:
-                self._try(name, lambda begun: self._receive(name, file, sink, begun))
+                try_often(self._at(name), lambda begun: self._receive(name, file, sink, begun))
             found = aside.open("rb")  # before the name can be taken away again
             aside.replace(cached)
             return found
@@ -121,27 +133,27 @@ class Remote:
                 sink.write(chunk)
             except OSError as error:  # not the network's
                 raise OutputError(f"cannot write the cache {cache_directory()}", str(error)) from error
-        if count < file.bytes:
+        if count < file.bytes and self.url.scheme in ("http", "https"):  # a bucket says how many there are
             raise ConnectionError(f"{count} of {file.bytes} bytes")
         if digest.hexdigest() != file.sha256:
             raise _Wrong("it differs from its hash in the manifest")
 
-    def _try(self, name: str, attempt: Callable[[float], None]) -> None:
-        """Retry an attempt while that can help. attempt: called with the start time of the first."""
-        begun, where = monotonic(), f"{self.url.rstrip('/')}/{name}"
-        for number in range(1, ATTEMPTS + 1):
-            try:
-                return attempt(begun)
-            except _Wrong as error:
-                if number >= WRONG:
-                    raise DamageError(f"{where} is damaged", f"{error}; restore it") from error
-                reason = str(error)
-            except (OSError, HTTPException) as error:
-                reason = _reason(error, where)
-                if number == ATTEMPTS or monotonic() - begun > PATIENCE:
-                    raise InputError(f"{where} cannot be read", f"{reason}, {number} times; try later") from error
-            sleep(PAUSE * 2 ** (number - 1))
-        raise AssertionError("unreachable")
+
+def try_often(where: str, attempt: Callable[[float], None], done: str = "read") -> None:
+    """Retry an attempt while that can help. attempt: called with the start time of the first; done: read or written."""
+    begun = monotonic()
+    for number in range(1, ATTEMPTS + 1):
+        try:
+            return attempt(begun)
+        except _Wrong as error:
+            if number >= WRONG:
+                raise DamageError(f"{where} is damaged", f"{error}; restore it") from error
+        except (OSError, HTTPException) as error:
+            reason = _reason(error, where, done)
+            if number == ATTEMPTS or monotonic() - begun > PATIENCE:
+                raise InputError(f"{where} cannot be {done}", f"{reason}, {number} times; try later") from error
+        sleep(PAUSE * 2 ** (number - 1))
+    raise AssertionError("unreachable")
 
 
 def cache_directory() -> Path:
@@ -252,34 +264,52 @@ def _opener() -> OpenerDirector:
     return build_opener(_Redirects)
 
 
-def _read_bucket(url: Url, name: str) -> Iterator[bytes]:
+def file_system(url: Url) -> Any:
+    """The files of a bucket, by fsspec, which remembers nothing about them."""
     try:
         import fsspec
 
-        files = fsspec.filesystem(url.scheme)
+        return fsspec.filesystem(url.scheme, **({"use_listings_cache": False} if url.scheme == "s3" else {}))
     except ImportError as error:
         extra = "gs" if url.scheme == "gs" else "s3"  # fsspec itself comes with torch
         raise MachineError(
             f"{url.scheme}:// needs a package that is not installed", f"pip install 'tilework[{extra}]'"
         ) from error
-    path = f"{url.partition('://')[2].rstrip('/')}/{name}"
+
+
+def in_bucket(url: Url, name: str) -> str:
+    """Path of a file below a URL, as fsspec takes it."""
+    return f"{url.partition('://')[2].rstrip('/')}/{name}"
+
+
+@contextmanager
+def bucket_errors(where: str, done: str = "read") -> Iterator[None]:
+    """Errors of the client of a bucket as OSError where a retry may help, else as ours. done: read or written."""
     try:
+        yield
+    except (OSError, GeneratorExit, TileworkError):
+        raise
+    except Exception as error:  # no credentials, no such region, ...
+        said = next(iter(str(error).splitlines()), "")
+        if {kind.__name__ for kind in type(error).__mro__} & NETWORK:
+            raise ConnectionError(said) from error
+        raise InputError(f"{where} cannot be {done}", f"{type(error).__name__}: {said}") from error
+
+
+def _read_bucket(url: Url, name: str) -> Iterator[bytes]:
+    files, path = file_system(url), in_bucket(url, name)
+    with bucket_errors(f"{url}/{name}"):
         size = int(files.info(path)["size"])
         for start in range(0, size, RANGE):
             yield files.cat_file(path, start=start, end=min(start + RANGE, size))
-    except (OSError, GeneratorExit):
-        raise
-    except Exception as error:  # of the client of the bucket: no credentials, no such region, ...
-        said = next(iter(str(error).splitlines()), "")
-        raise InputError(f"{url}/{name} cannot be read", f"{type(error).__name__}: {said}") from error
 
 
-def _reason(error: OSError | HTTPException, where: str) -> str:
-    """Why an attempt failed; raises an error that a retry cannot help."""
+def _reason(error: OSError | HTTPException, where: str, done: str) -> str:
+    """Why an attempt failed; raises an error that a retry cannot help. done: what was tried: read or written."""
     if isinstance(error, HTTPError):
         error.close()
         if error.code in (404, 410):
-            raise _Missing(where) from error
+            raise Missing(where) from error
         if error.code in (401, 403):
             raise InputError(f"{where} may not be read", f"the server answers {error.code}; ask its owner") from error
         if error.code < 500 and error.code not in AGAIN:
@@ -287,9 +317,11 @@ def _reason(error: OSError | HTTPException, where: str) -> str:
         return f"the server answers {error.code}"
     cause = error.reason if isinstance(error, URLError) and isinstance(error.reason, Exception) else error
     if isinstance(cause, FileNotFoundError):
-        raise _Missing(where) from error
+        raise Missing(where) from error
     if isinstance(cause, PermissionError):
-        raise InputError(f"{where} may not be read", "access is denied; check your credentials") from error
+        said = f" ({cause})" if str(cause) else ""
+        hint = f"access is denied{said}; check your keys, whether they have expired, and your clock"
+        raise InputError(f"{where} may not be {done}", hint) from error
     if isinstance(cause, ssl.SSLCertVerificationError):
         raise InputError(f"{where} cannot be read", f"its certificate is not valid ({cause.verify_message})") from error
     if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:

@@ -97,14 +97,20 @@ def unpack_sizes(packed: bytes, count: int) -> np.ndarray:
 
 
 def write_shards(
-    root: Path, folder: str, chunks: Iterable[tuple[bytes, np.ndarray]], most: int, most_bytes: int = USUAL_BYTES
+    root: Path,
+    folder: str,
+    chunks: Iterable[tuple[bytes, np.ndarray]],
+    most: int,
+    most_bytes: int = USUAL_BYTES,
+    first: int = 0,
 ) -> tuple[ShardEntry, ...]:
     """Write records to shards of at most `most` records and about `most_bytes` bytes.
 
     chunks: records that lie one after another, and their sizes (B,). How they are cut depends on the records alone.
+    first: number of the first record.
     """
     entries: list[ShardEntry] = []
-    held, sizes, first = bytearray(), np.empty(0, np.int64), 0
+    held, sizes = bytearray(), np.empty(0, np.int64)
 
     def close() -> None:
         nonlocal held, sizes, first
@@ -265,21 +271,34 @@ class Shards:
         self._root, self.entries = root, entries
         self.firsts = np.cumsum([0, *(entry.records for entry in entries)])  # first record of each shard, and the end
         self._open: dict[int, Shard] = {}
+        self.most_open = 0  # shards; 0: all
 
     def __len__(self) -> int:
         return int(self.firsts[-1])
 
     def __getitem__(self, number: int) -> Shard:
-        if number not in self._open:
+        found = self._open.get(number)
+        if found is None:
             entry, root = self.entries[number], self._root
             path, file = (
                 (root / entry.file, None) if isinstance(root, Path) else (Path(entry.file), root.open(entry.file))
             )
-            self._open[number] = Shard(path, int(self.firsts[number]), entry.records, entry.crc, file)
-        return self._open[number]
+            found = self._open[number] = Shard(path, int(self.firsts[number]), entry.records, entry.crc, file)
+        return found
+
+    def _close(self, needed: list[int]) -> None:
+        """Close the shards not used for longest, beyond those that may be open and those that are needed now."""
+        for number in needed:
+            if number in self._open:
+                self._open[number] = self._open.pop(number)  # the last one of the dict
+        for number in list(self._open)[: max(0, len(self._open) - self.most_open)]:
+            if number not in needed:
+                self._open.pop(number, None)
 
     def _gather(self, numbers: list[int]) -> None:
         """Fetch several shards in parallel: a random batch needs nearly all of them."""
+        if self.most_open:
+            self._close(numbers)
         missing = [number for number in numbers if number not in self._open]
         if len(missing) > 1 and not isinstance(self._root, Path):
             with ThreadPoolExecutor(TOGETHER) as pool:

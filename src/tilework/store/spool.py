@@ -5,7 +5,7 @@ again gives the same bytes. `seal` combines all parts into a store.
 
 x.tok.spool/plan.json                settings that all parts share
 x.tok.spool/codebook.safetensors     code vectors of the tokenizer
-x.tok.spool/parts/00000.part         a shard: packed codes, then one record with the columns
+x.tok.spool/parts/00000.part         a shard: packed codes, then one record with their histogram and the columns
 
 B images | V views | H, W code grid | K codes | C code dim
 """
@@ -28,12 +28,13 @@ from tilework.core.config import decode
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
 from tilework.core.files import write, write_json
 from tilework.store.codec import check_codes
-from tilework.store.columns import Values, entry_of, pack_values, unpack_values
+from tilework.store.columns import Values, entry_of, pack_columns, take_values, unpack_columns
 from tilework.store.manifest import largest_length
 from tilework.store.packed import Packed
 from tilework.store.shard import Shard, write_shard
 
 LARGEST_VOCABULARY = 1 << 20
+CODES, TIMES = "codes", "times"  # tensors of a part beside its columns, whose names have a /
 LAST = ("codebook.safetensors", "plan.json", "done")  # removed in this order, after all else
 
 
@@ -58,6 +59,16 @@ class Part:
     """Codes of some images and their columns."""
 
     ids: np.ndarray  # (B V, T) int32
+    columns: dict[str, Values]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a part holds, without its codes."""
+
+    images: int
+    codes: np.ndarray  # (k,) those that occur
+    times: np.ndarray  # (k,) how often
     columns: dict[str, Values]
 
 
@@ -130,28 +141,47 @@ class Spool:
         flat = ids.reshape(len(ids) * plan.views, prod(plan.grid))
         check_codes(flat, plan.vocabulary)
         records, sizes = self._packed.encode(flat)
-        tensors = {f"{name}/{part}": x for name, v in columns.items() for part, x in pack_values(v).items()}
+        found, times = np.unique(flat, return_counts=True)
+        tensors = pack_columns(columns) | {CODES: found.astype(np.int32), TIMES: times.astype(np.int64)}
         last = save(tensors)
         write_shard(self._file(number), records + last, np.append(sizes, len(last)), number)
 
     def get(self, number: int) -> Part:
         """Read a part and verify its checksums."""
-        path = self._file(number)
-        shard = Shard(path, number)
-        *codes, last = shard.records(np.arange(len(shard.sizes))) or [b""]
+        return self.take(number, None)
+
+    def take(self, number: int, local: np.ndarray | None) -> Part:
+        """Some images of a part, verified, or all of them. local: (B,) their numbers in it."""
+        shard = Shard(self._file(number), number)
+        views, count = self.plan.views, max(0, len(shard.sizes) - 1)
+        rows = np.arange(count) if local is None else (local[:, None] * views + np.arange(views)).ravel()
+        *codes, last = shard.records(np.append(rows, count)) if len(shard.sizes) else [b""]
         size = self._packed.size
         starts, sizes = np.arange(len(codes)) * size, np.array([len(record) for record in codes], np.int64)
         ids = self._packed.decode(np.frombuffer(b"".join(codes), np.uint8), starts, sizes)
+        columns, _ = self._last(number, last)
+        return Part(ids, columns if local is None else {n: take_values(v, local) for n, v in columns.items()})
+
+    def receipt(self, number: int) -> Receipt:
+        """What a part holds, without its codes."""
+        shard = Shard(self._file(number), number)
+        count = max(0, len(shard.sizes) - 1)
+        (last,) = shard.records(np.array([count])) if len(shard.sizes) else [b""]
+        columns, counted = self._last(number, last)
+        codes, times = counted or np.unique(self.get(number).ids, return_counts=True)  # of an earlier version
+        return Receipt(count // self.plan.views, codes, times, columns)
+
+    def _last(self, number: int, data: bytes) -> tuple[dict[str, Values], tuple[np.ndarray, np.ndarray] | None]:
+        """Columns of a part, and which codes it has how often, from its last record."""
         try:
-            tensors = load(last)
-            names = sorted({name.split("/")[0] for name in tensors})
-            columns = {
-                name: unpack_values({k.split("/")[1]: v for k, v in tensors.items() if k.split("/")[0] == name})
-                for name in names
-            }
+            tensors = load(data)
+            counted = (tensors.pop(CODES), tensors.pop(TIMES)) if CODES in tensors else None
+            if counted is not None:
+                check_codes(counted[0][None], self.plan.vocabulary)
+            return unpack_columns(tensors), counted
         except (SafetensorError, KeyError, IndexError, ValueError) as error:
-            raise DamageError(f"part {path.name} is damaged", f"remove it and tokenize again ({error})") from error
-        return Part(ids, columns)
+            what = f"part {self._file(number).name} is damaged"
+            raise DamageError(what, f"remove it and tokenize again ({error})") from error
 
     def done(self) -> list[int]:
         """Numbers of the finished parts."""

@@ -134,12 +134,14 @@ def tokenize(
     max_broken: float = 0.05,
     progress: Callable[[int, int], None] = lambda done, total: None,
     spool_all: SpoolAll | None = None,
+    shuffle: bool = False,
 ) -> list[Broken]:
     """Write a store of all images that can be read; the others are returned, and listed beside it.
 
     used: the tokenizer's codes that the store keeps, as another store does; those in use if it is not given.
     max_broken: share of unreadable images above which nothing is written.
     spool_all: what spools the parts, if not this process.
+    shuffle: put the images in random order, so that shards can be read one after another; keys say which is which.
     """
     if out.exists():
         raise OutputError(f"{out} exists", "choose another directory or remove it")
@@ -149,7 +151,7 @@ def tokenize(
     except InputError:
         spool.remove()  # once the images are repaired, all of them are read again
         raise
-    return finish(spool, out, codec, used, max_broken)
+    return finish(spool, out, codec, used, max_broken, shuffle=shuffle)
 
 
 def open_spool(images: Images, job: Tokenizing, out: Path) -> Spool:
@@ -195,21 +197,26 @@ def spool_parts(
     broken: list[Broken],
     max_broken: float,
     progress: Callable[[int], None] = lambda done: None,
+    first: int = 0,
+    total: int = 0,
 ) -> None:
-    """Spool some parts. broken: images that are known not to be readable, which those found here join."""
-    seen = 0
+    """Spool some parts. broken: images that are known not to be readable, which those found here join.
+
+    first, total: where `images` are only a slice of the list: images before it, and in the whole list.
+    """
+    seen, total, before = 0, total or len(images), first // job.part
     job.tokenizer.to(job.device).eval()
     with _workers(job.device) as pool:
         part = _Batch.empty()
-        for number, batch in _encoded(images, job, numbers, pool):
+        for number, batch in _encoded(images, job, numbers, pool, first):
             for whole, piece in zip(vars(part).values(), vars(batch).values(), strict=True):
                 whole += piece
             seen += batch.images
             progress(seen)
             if part.images == count_images(images, job, number):
                 broken += part.broken
-                _check_broken(broken, len(images), max_broken)
-                _put(images, job, spool, number, part)
+                _check_broken(broken, total, max_broken)
+                _put(images, job, spool, before + number, part)
                 part = _Batch.empty()
 
 
@@ -240,6 +247,8 @@ def finish(
     used: np.ndarray | None = None,
     max_broken: float = 0.05,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    shuffle: bool = False,
+    code_ranges: Callable[[Spool, Sequence[int], Callable[[int, int], None]], None] | None = None,
 ) -> list[Broken]:
     """Seal a spool and list what could not be read in OUT.quarantine.json."""
     images, broken = _receipts(spool)
@@ -250,7 +259,8 @@ def finish(
     if pooled := sorted((spool.path / POOLED).glob("*.npy")):
         found = [features for file in pooled if len(features := np.load(file))]
         write(pooled_of(out), _npy(np.concatenate(found)))
-    seal(spool, out, codec, used=used, progress=progress)
+        shuffle = False  # they lie in the order of the parts
+    seal(spool, out, codec, used=used, progress=progress, shuffle=shuffle, code_ranges=code_ranges)
     if broken:
         write_json(quarantine_of(out), [asdict(one) for one in broken])
     if boxes:
@@ -330,7 +340,7 @@ class _Batch:
 
 
 def _encoded(
-    images: Images, job: Tokenizing, parts: Sequence[int], pool: ThreadPoolExecutor
+    images: Images, job: Tokenizing, parts: Sequence[int], pool: ThreadPoolExecutor, first: int
 ) -> Iterator[tuple[int, _Batch]]:
     """Batches of codes in order, each with its part; on a CPU whole batches are under way ahead, else their pixels."""
     cpu = job.device.type == "cpu"
@@ -343,22 +353,22 @@ def _encoded(
     for number in parts:
         index = np.arange(number * job.part, number * job.part + count_images(images, job, number))
         for batch in np.split(index, range(job.batch, len(index), job.batch)):
-            waiting.append((number, pool.submit(_prepare, images, job, batch, cpu)))
+            waiting.append((number, pool.submit(_prepare, images, job, batch, cpu, first)))
             if len(waiting) > AHEAD:
                 yield next_one()
     while waiting:
         yield next_one()
 
 
-def _prepare(images: Images, job: Tokenizing, index: np.ndarray, encode: bool) -> _Batch:
-    batch = _decode(images, job, index)
+def _prepare(images: Images, job: Tokenizing, index: np.ndarray, encode: bool, first: int = 0) -> _Batch:
+    batch = _decode(images, job, index, first)
     return _encode(job, batch) if encode else batch
 
 
-def _decode(images: Images, job: Tokenizing, index: np.ndarray) -> _Batch:
+def _decode(images: Images, job: Tokenizing, index: np.ndarray, first: int) -> _Batch:
     """Pixels of images, several views of each where asked for; what cannot be read is set aside."""
     size, batch = job.card.size, _Batch.empty()
-    draws = sample_crops(job.seed, index, job.views)  # (B, V, 4 T)
+    draws = sample_crops(job.seed, first + index, job.views)  # (B, V, 4 T)
     for i, file, drawn in zip(index.tolist(), images.files(index.tolist()), draws, strict=True):
         decode: Callable[[], Any] = partial(decode_image, file, size, job.frame)
         if job.views > 1:

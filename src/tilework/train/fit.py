@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -53,6 +54,7 @@ class Job:
     title: str = "train"
     quiet: bool = False
     after_step: Callable[[int], None] = field(default=lambda step: None)  # for tests and sample images
+    saved: Callable[[], None] = field(default=lambda: None)  # in the process that saves, after each checkpoint
     metric: str = "top1"  # by which the best checkpoint is known
     higher_is_better: bool = True
     tensorboard: bool = False  # whether to write events for TensorBoard beside the log
@@ -98,11 +100,11 @@ class Fit:
 
     def __init__(self, job: Job) -> None:
         config, world = job.config, job.world
-        if config.batch % (world.size * config.accumulate):
+        if config.batch < world.size * config.accumulate:
             raise ConfigError(
-                f"fit.batch={config.batch} is not divisible by {world.size} processes x "
+                f"fit.batch={config.batch} has no sample for each of {world.size} processes x "
                 f"{config.accumulate} accumulation steps",
-                f"use a multiple of {world.size * config.accumulate}",
+                f"use {world.size * config.accumulate} or more, or fewer processes",
             )
         self.job, self.config, self.world = job, config, world
         if world.device.type == "cpu":
@@ -121,7 +123,15 @@ class Fit:
             self.wrapped = DistributedDataParallel(self.objective)
         pin = world.device.type == "cuda"
         self.loader = Loader(
-            job.source, config.batch, config.seed, world.rank, world.size, pin=pin, repeats=config.repeats
+            job.source,
+            config.batch,
+            config.seed,
+            world.rank,
+            world.size,
+            pin=pin,
+            repeats=config.repeats,
+            order=config.order,
+            lanes=config.lanes,
         )
         self.total = config.total_steps(len(job.source))
         self.pending: list[tuple[int, dict[str, Tensor]]] = []  # steps whose numbers are still on the device
@@ -192,13 +202,14 @@ class Fit:
             last = number == len(parts) - 1
             wait = nullcontext() if last or self.world.size == 1 else self.wrapped.no_sync()  # type: ignore[operator]
             draws = Draws(config.seed, epoch, part.index, step, self.total)
+            weight = len(part.index) * self.world.size / config.batch  # gradients are averaged over processes
             bf16 = config.precision == "bf16"
             part = apply_all(self.job.augment, part, draws)  # in full precision
             with wait, torch.autocast(self.world.device.type, torch.bfloat16, enabled=bf16):
                 out = self.wrapped(part, draws)
-                (out["loss"] / len(parts)).backward()
+                (out["loss"] * weight).backward()
             for name, value in out.items():
-                logged[name] = logged.get(name, 0) + value.detach() / len(parts)
+                logged[name] = logged.get(name, 0) + value.detach() * weight
         gradients = [p.grad for p in self.objective.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)  # the same in every process: gradients are averaged by now
         if config.optim.clip:
@@ -238,6 +249,7 @@ class Fit:
             if self.world.leads:
                 folder = self.job.out / "checkpoints"
                 save_checkpoint(folder, done, self.objective, self.optimiser, self.ema, config.keep, best)
+                self.job.saved()
             self.world.wait()
         if stopping and done < self.total:
             raise Stopped(
@@ -315,11 +327,11 @@ def seed_noise(device: torch.device, seed: int) -> None:
 
 
 def _split(batch: Batch, parts: int) -> list[Batch]:
-    """Equal parts of a batch, for gradient accumulation."""
+    """Parts of a batch, equal up to one sample, for gradient accumulation."""
     if parts == 1:
         return [batch]
-    size = len(batch.x) // parts
-    return [batch.rows(slice(i * size, (i + 1) * size)) for i in range(parts)]
+    edges = [i * len(batch.x) // parts for i in range(parts + 1)]
+    return [batch.rows(slice(a, b)) for a, b in pairwise(edges)]
 
 
 def _short(metrics: dict[str, float]) -> str:

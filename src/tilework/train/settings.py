@@ -73,6 +73,8 @@ class FitConfig:
     batch: int = 64  # batch size over all processes and accumulation steps
     accumulate: int = 1  # gradient accumulation steps per batch
     repeats: int = 1  # augmented copies of each image in a batch (repeated augmentation)
+    order: Literal["auto", "shuffle", "stream"] = "auto"  # of samples; stream: shard by shard, as auto for far stores
+    lanes: int = 16  # shards read at a time by all processes together, where they are read one after another
     seed: int = 0  # of initial weights, data order and augmentation
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast
     ema: float = 0.0  # decay of averaged weights, which evaluation and export use; 0: none
@@ -103,7 +105,7 @@ class FitConfig:
         for name in ("seed", "evaluate_every", "save_every", "picture_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)} but must not be negative")
-        for name in ("batch", "accumulate", "repeats", "keep", "log_every", "patience"):
+        for name in ("batch", "accumulate", "repeats", "lanes", "keep", "log_every", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1")
         if self.batch % self.accumulate:

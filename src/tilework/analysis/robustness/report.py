@@ -6,14 +6,16 @@ N images | A images that are attacked
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from math import comb, sqrt
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from safetensors.numpy import save
 
-from tilework.analysis.robustness import NEAR, Cell, Subject, show_eps
+from tilework.analysis.robustness.cells import Cell, Subject, show_eps
+from tilework.analysis.robustness.code_attacks import NEAR
 from tilework.core.config import Plain
 from tilework.core.files import write, write_json
 from tilework.evaluation.corruptions import ALEXNET, SIDE, mean_corruption_error
@@ -21,10 +23,17 @@ from tilework.report import rows_of_pictures
 from tilework.report.robustness_figures import accuracy_curves
 
 if TYPE_CHECKING:
-    from tilework.analysis.robustness import Robustness
+    from tilework.analysis.robustness.job import Robustness
 
 LOOKS = {"psnr": ".1f", "lpips": ".3f"}  # how far decoded images are from those before, and how it is written
+T = TypeVar("T")
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
+SWAPS = {  # kinds of swapped codes, as people read them
+    "any": "greedy, any code",
+    "near": f"greedy, {NEAR} nearest",
+    "random": "random, any code",
+    "random-near": f"random, {NEAR} nearest",
+}
 RESULTS, TABLE, HITS = "results.json", "table.md", "hits.safetensors"
 CODES_NOTE = (
     "Swapped codes are no threat to pixels: storage and transport must be protected, and the store's checksums detect "
@@ -64,11 +73,11 @@ def _cells(job: Robustness, subject: Subject) -> dict[str, Cell]:
 
 def _attack_rows(job: Robustness, subject: Subject) -> dict[str, dict[float, Cell]]:
     """Cells of each attack by radius."""
-    rows = [(row, attack) for row, attack, _ in job.rows_of(subject)]
+    rows = [(row, attack) for row, attack, _ in job.on_pixels.rows_of(subject)]
     rows += [(name, "apgd-ce") for name in _transfers(job)]
     found: dict[str, dict[float, Cell]] = {}
     for row, attack in rows:
-        cells = {eps: subject.cell(job.cell_name(row, attack, eps)) for eps in job.eps}
+        cells = {eps: subject.cell(job.on_pixels.cell_name(row, attack, eps)) for eps in job.eps}
         if known := {eps: cell for eps, cell in cells.items() if cell is not None}:
             found[row] = known
     return found
@@ -100,8 +109,9 @@ def _results(job: Robustness, subject: Subject) -> Plain:
     out["proxies"] = {name[6:]: cell.figures for name, cell in cells.items() if name.startswith("proxy-")}
     out["shifts"] = {name[6:]: cell.figures for name, cell in cells.items() if name.startswith("shift-")}
     rows = _attack_rows(job, subject)
-    if rows:
+    if rows or job.codes:
         out["attacked_clean"] = float(clean.hits[job.attacked.numpy()].mean())
+    if rows:
         out["attacks"] = {
             row: {f"{eps:.8g}": cell.figures for eps, cell in known.items()} for row, known in rows.items()
         }
@@ -217,13 +227,9 @@ def _table(head: list[str], rows: list[list[str]]) -> list[str]:
     return [_line(head), _line(["---"] + ["---:"] * (len(head) - 1)), *map(_line, rows), ""]
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
-
-
-def _groups(runs: Plain) -> dict[str, list[Plain]]:
+def _groups(runs: Mapping[str, T]) -> dict[str, list[T]]:
     """Runs that differ by their seed, as 'ROW seed-N' or 'ROW seed-N-rate-R' of a table."""
-    groups: dict[str, list[Plain]] = {}
+    groups: dict[str, list[T]] = {}
     for name, run in runs.items():
         groups.setdefault(re.sub(r" seed-\d+(-rate-\S+)?$", "", name), []).append(run)
     return groups
@@ -326,19 +332,19 @@ def _attack_tables(settings: Plain, runs: Plain) -> list[str]:
         "An image broken within a radius stays broken within larger ones. Worst: broken by any of the attacks.", "",
     ]  # fmt: skip
     rows = []
-    for name, run in runs.items():
-        if "attacks" not in run:
+    for name, group in _groups(runs).items():
+        if not all("attacks" in run for run in group):
             continue
-        rows.append([f"**{name}**", f"clean {_percent(run['attacked_clean'])}", "", *["" for _ in radii]])
-        for row, cells in run["attacks"].items():
+        rows.append([f"**{name}**", f"clean {_over(group, 'attacked_clean')}", "", *["" for _ in radii]])
+        for row, cells in group[0]["attacks"].items():
             one = next(iter(cells.values()))
             effort = ", ".join(f"{one[k]} {k}" for k in ("steps", "restarts", "queries") if k in one)
             kind = "estimated" if one["estimated"] else "exact" if one["gradient"] else "none"
-            rows.append([row, effort, kind, *(_percent(_at_keys(cells, (e, "accuracy"))) for e in radii)])
+            rows.append([row, effort, kind, *(_over(group, "attacks", row, e, "accuracy") for e in radii)])
             if "itself" in one:
-                itself = [_percent(_at_keys(cells, (e, "itself"))) for e in radii]
+                itself = [_over(group, "attacks", row, e, "itself") for e in radii]
                 rows.append([f"{row}, judged on itself", effort, kind, *itself])
-        rows.append(["**worst**", "all of the above", "", *(f"**{_percent(run['worst'][e])}**" for e in radii)])
+        rows.append(["**worst**", "all of the above", "", *(f"**{_over(group, 'worst', e)}**" for e in radii)])
     lines += _table(["attack", "effort", "gradient", *(show_eps(e, settings["norm"]) for e in settings["eps"])], rows)
     checks = [(name, check) for name, run in runs.items() for check in run.get("checks", [])]
     rows = [[n, c["row"], c["check"], "yes" if c["passed"] else "**no**", c["seen"]] for n, c in checks]
@@ -347,13 +353,11 @@ def _attack_tables(settings: Plain, runs: Plain) -> list[str]:
 
 def _code_tables(runs: Plain) -> list[str]:
     swaps = next(list(run["codes"]["any"]) for run in runs.values() if "codes" in run)
-    titles = {"any": "greedy, any code", "near": f"greedy, {NEAR} nearest"}
-    titles |= {"random": "random, any code", "random-near": f"random, {NEAR} nearest"}
     rows = []
-    for name, run in runs.items():
-        for kind, cells in run.get("codes", {}).items():
+    for name, group in _groups(runs).items():
+        for kind, cells in group[0].get("codes", {}).items():
             one = next(iter(cells.values()))
-            row = [f"{name}, {titles[kind]}", *(_percent(cells[n]["accuracy"]) for n in swaps)]
+            row = [f"{name}, {SWAPS[kind]}", *(_over(group, "codes", kind, n, "accuracy") for n in swaps)]
             seen = [f"{one[key]:{form}}" if one.get(key) is not None else "" for key, form in LOOKS.items()]
             rows.append([*row, *seen])
     head = ["codes swapped", *swaps, f"PSNR in dB after {swaps[-1]}, decoded", "LPIPS"]
@@ -373,7 +377,11 @@ def attack_curves(runs: Plain) -> Curves:
 
 def code_curves(runs: Plain) -> Curves:
     """Accuracy by the number of swapped codes."""
-    return {name: _curves(run["codes"], ()) for name, run in runs.items() if "codes" in run}
+    return {
+        name: _curves({SWAPS[kind]: cells for kind, cells in run["codes"].items()}, _clean(run))
+        for name, run in runs.items()
+        if "codes" in run
+    }
 
 
 def corruption_curves(runs: Plain) -> Curves:
@@ -389,14 +397,33 @@ def _figures(job: Robustness, runs: Plain) -> None:
     """Curves against radius, number of swapped codes and severity; decoded images before and after swaps."""
     if attacks := attack_curves(runs):
         unit, scale = ("eps (1/255)", 255.0) if job.norm == "linf" else ("eps (L2)", 1.0)
-        write(job.out / "attacks.png", accuracy_curves(attacks, unit, scale))
+        write(job.out / "attacks.png", accuracy_curves(_over_seeds(attacks), unit, scale))
     if swaps := code_curves(runs):
-        write(job.out / "codes.png", accuracy_curves(swaps, "codes swapped"))
+        write(job.out / "codes.png", accuracy_curves(_over_seeds(swaps), "codes swapped"))
         for subject in job.subjects:
-            if pictures := job.swapped_pictures(subject):
+            if pictures := job.on_codes.swapped_pictures(subject):
                 write(job.out / f"codes-{subject.folder.name}.png", rows_of_pictures(pictures))
     if whole := corruption_curves(runs):
-        write(job.out / "corruptions.png", accuracy_curves(whole, "severity"))
+        write(job.out / "corruptions.png", accuracy_curves(_over_seeds(whole), "severity"))
+
+
+def _over_seeds(runs: Curves) -> Curves:
+    """One panel for each row of a table: the mean over its seeds, of lines and points that all of them have."""
+    out: Curves = {}
+    for name, group in _groups(runs).items():
+        lines = {line: [dict(run[line]) for run in group] for line in group[0] if all(line in run for run in group)}
+        out[f"{name} ({len(group)} seeds)" if len(group) > 1 else name] = {
+            line.replace("_", " "): [
+                (x, mean(points[x] for points in seeds)) for x in seeds[0] if all(x in points for points in seeds)
+            ]
+            for line, seeds in lines.items()
+        }
+    return out
+
+
+def _clean(run: Plain) -> tuple[tuple[float, float], ...]:
+    """The point without a change; results of older versions do not have it."""
+    return ((0.0, run["attacked_clean"]),) if "attacked_clean" in run else ()
 
 
 def _curves(kinds: Plain, start: tuple[tuple[float, float], ...]) -> dict[str, list[tuple[float, float]]]:

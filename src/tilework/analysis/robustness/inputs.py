@@ -1,0 +1,184 @@
+"""What robustness is measured of: runs, images, corruptions and attacks, checked before the first image is read.
+
+N images | A images that are attacked
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tilework.analysis.robustness.cells import Subject
+from tilework.core.distributed import pick_device
+from tilework.core.errors import ConfigError, InputError
+from tilework.core.files import sha256
+from tilework.core.registry import nearest
+from tilework.data import ImageFolder
+from tilework.data.part import part_of
+from tilework.evaluation import corruptions as corrupting
+from tilework.evaluation.apgd import Loss, Norm, check_classes
+from tilework.evaluation.from_pixels import FromPixels, Gradient
+from tilework.evaluation.restyle import RESTYLINGS
+from tilework.runs.trained import Trained
+
+CELLS = "cells"
+Attack = Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "square", "random", "transfer"]
+LOSSES: dict[str, Loss] = {"apgd-ce": "ce", "apgd-dlr": "dlr", "apgd-t": "dlr-targeted"}
+WITH_GRADIENT = ("apgd-ce", "apgd-dlr", "apgd-t", "fab-t")
+GROUPS = {
+    "noise": ("gaussian_noise",),
+    "blur": ("gaussian_blur",),
+    "imagenet-c": tuple(corrupting.ALEXNET),
+    "extra": corrupting.EXTRA,
+    "all": tuple(corrupting.CORRUPTIONS),
+}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Several runs on the same images. eps: in the range of pixels, which is 0 to 1."""
+
+    runs: tuple[Path, ...]
+    data: Path
+    out: Path
+    tokenizer: Path | None = None
+    corruptions: tuple[str, ...] = ()
+    severities: tuple[int, ...] = (1, 2, 3, 4, 5)
+    restylings: tuple[str, ...] = ()
+    shifts: tuple[tuple[str, Path], ...] = ()
+    attacks: tuple[Attack, ...] = ()
+    gradients: tuple[Gradient, ...] = ("ste", "soft", "unquantised")
+    eps: tuple[float, ...] = tuple(e / 255 for e in (0.25, 0.5, 1, 2, 4, 8))
+    norm: Norm = "linf"
+    steps: int = 100
+    queries: int = 5000
+    restarts: int = 1
+    targets: int = 9
+    transfer: Path | None = None
+    codes: tuple[int, ...] = ()
+    images: int = 500
+    attack_images: int = 200
+    seed: int = 0
+    native: bool = False
+    bytes: bool = False
+    frost: Path | None = None
+    lpips: Path | None = None
+    batch: int = 64
+    device: str = "auto"
+    say: Callable[[str], None] = field(default=lambda line: None, compare=False)
+
+    def __post_init__(self) -> None:
+        names = tuple(dict.fromkeys(n for name in self.corruptions for n in GROUPS.get(name, (name,))))
+        folder = corrupting.frost_folder(self.frost)
+        asked = "frost" in self.corruptions
+        if folder is None and not asked and "frost" in names:  # of a group: the others are measured, and it is said
+            self.say(f"frost is left out: {corrupting.FROST_HINT}")
+            names = tuple(name for name in names if name != "frost")
+        if set(self.attacks) & set(WITH_GRADIENT) and "random" not in self.attacks:  # the floor of every table
+            object.__setattr__(self, "attacks", (*self.attacks, "random"))
+        object.__setattr__(self, "corruptions", names)
+        object.__setattr__(self, "frost", folder)
+        object.__setattr__(self, "eps", tuple(sorted(set(self.eps))))
+        corrupting.check(names, self.severities, folder is not None)
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse what cannot be, before anything is read."""
+        if not self.runs:
+            raise ConfigError("no run to measure", "give one or more RUN")
+        for eps in self.eps:
+            if eps < 0 or (eps > 1 and self.norm == "linf"):
+                raise ConfigError(f"eps {eps:g} is not between 0 and 1", f"pixels are: write {eps:g}/255 for bytes")
+        for name in self.restylings:
+            if name not in RESTYLINGS:
+                raise ConfigError(f"unknown restyling '{name}'", nearest(name, RESTYLINGS))
+        if min(self.images, self.attack_images, self.steps, self.queries, self.restarts, self.targets, self.batch) < 1:
+            raise ConfigError(
+                "images, steps, queries, restarts, targets and batch are at least 1", "raise the one at 0"
+            )
+        if "transfer" in self.attacks and self.transfer is None:
+            raise ConfigError("attack 'transfer' needs a run on pixels", "add --transfer RUN")
+        if min(self.codes, default=1) < 1:
+            raise ConfigError(f"{min(self.codes)} codes cannot be swapped", "give 1 or more to --codes")
+
+    @cached_property
+    def torch_device(self) -> torch.device:
+        """Where networks run."""
+        return pick_device(self.device)
+
+    @cached_property
+    def subjects(self) -> list[Subject]:
+        """The runs, opened on the images; everything is checked before the first image is read."""
+        opened = [Trained.open(path) for path in self.runs]
+        for trained in opened:
+            model = trained.classifier
+            if trained.spec.stage != "pixels" and self.tokenizer is None and not trained.has_tokenizer:
+                what = f"{trained.path} was trained on tokens, and attacks and corruptions change pixels"
+                raise InputError(what, "add --tokenizer")
+            if trained.spec.stage != "pixels" and self.gradients == ("ste",) and set(self.attacks) & set(WITH_GRADIENT):
+                what = "the straight-through estimator alone says nothing of a model of tokens"
+                raise ConfigError(what, "its gradients may be masked: add soft to --gradient")
+            for attack in self.attacks:
+                check_classes(LOSSES.get(attack, "ce"), len(trained.spec.classes))
+            total = len(ImageFolder.open(self.data, trained.spec.classes, trained.run.classes))
+            if trained.spec.stage != "pixels" and model.takes != "map":
+                raise ConfigError(f"{trained.path} does not read code vectors", "give a run whose model takes a map")
+        self._check_not_trained_on([trained.path for trained in opened])
+        count = min(self.images, total)
+        subjects, names = [], set()
+        for trained in opened:
+            on = trained.on(self.data, self.torch_device, self.tokenizer, count)
+            ask = FromPixels(trained.classifier.to(self.torch_device), on.source, on.steps)
+            name = trained.name if trained.name not in names else str(trained.path)
+            names.add(name)
+            digest = sha256(next(trained.directory.checkpoint().glob("objective.safetensors")))[:10]
+            plain = re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "run"
+            subjects.append(Subject(name, ask, trained.spec.classes, self.out / CELLS / f"{plain}-{digest}"))
+        sizes = {subject.ask.images.grid for subject in subjects}
+        if len(sizes) > 1:
+            found = " and ".join(f"{h}x{w}" for h, w in sorted(sizes))
+            raise ConfigError(f"the runs take images of {found} px", "compare runs of one size: all see the same bytes")
+        return subjects
+
+    def _check_not_trained_on(self, runs: Sequence[Path]) -> None:
+        for run in runs:
+            trained_on = json.loads((run / "data.json").read_bytes()).get("train")
+            for name, folder in (("the images", self.data), *self.shifts):
+                if trained_on and Path(trained_on).exists() and folder.exists() and folder.samefile(trained_on):
+                    raise InputError(f"{folder} ({name}) is what {run} was trained on", "give images it has not seen")
+
+    @cached_property
+    def pixels(self) -> Tensor:
+        """The images, (N, 3, H, W) uint8."""
+        source = self.subjects[0].ask.images
+        return source.batch(np.arange(len(source))).x
+
+    @property
+    def index(self) -> Tensor:
+        """Numbers of the images, (N,)."""
+        return torch.arange(len(self.pixels))
+
+    @cached_property
+    def attacked(self) -> Tensor:
+        """Numbers of the images that are attacked, (A,)."""
+        return torch.from_numpy(part_of(len(self.pixels), min(self.attack_images, len(self.pixels))))
+
+    def labels(self, subject: Subject) -> Tensor:
+        """Class numbers of the images as a run has them, (N,)."""
+        return torch.from_numpy(subject.ask.images.labels).to(self.torch_device)
+
+    def attacked_images(self, subject: Subject) -> tuple[Tensor, Tensor, Tensor]:
+        """Images in [0, 1], labels, and which are right before the attack, of those that are attacked."""
+        x = self.pixels[self.attacked].to(self.torch_device) / 255
+        clean = subject.cell("clean")
+        assert clean is not None
+        return x, self.labels(subject)[self.attacked], torch.from_numpy(clean.hits)[self.attacked].to(self.torch_device)

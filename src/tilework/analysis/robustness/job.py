@@ -1,0 +1,190 @@
+"""Robustness of trained classifiers: corruptions, shifted data sets, attacks on pixels and on codes.
+
+SeiT B.6 (table B.4, figure B.1), SeiT++ table 5, TL-Align supplement B. All runs see the same bytes. Every figure is a
+file of its own (OUT/cells/RUN/CELL.json) with the answer to each image, so that a stopped command goes on.
+
+N images | A images that are attacked | K classes
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tilework.analysis.robustness.cells import Subject
+from tilework.analysis.robustness.code_attacks import CodeAttacks
+from tilework.analysis.robustness.inputs import Inputs
+from tilework.analysis.robustness.pixel_attacks import PixelAttacks
+from tilework.core.config import Plain
+from tilework.core.errors import ConfigError, OutputError
+from tilework.core.files import is_free, make_directory, write_json
+from tilework.core.rng import Draws
+from tilework.evaluation import corruptions as corrupting
+from tilework.evaluation.apgd import correct
+from tilework.evaluation.from_pixels import TAUS, calibration_error
+from tilework.evaluation.restyle import restyle
+from tilework.evaluation.shifts import Shift, open_shift
+
+SETTINGS = "settings.json"
+
+
+@dataclass(frozen=True)
+class Robustness(Inputs):
+    """Everything that is asked for, measured where it is not known yet."""
+
+    @property
+    def on_pixels(self) -> PixelAttacks:
+        """Attacks on pixels."""
+        return PixelAttacks(self)
+
+    @property
+    def on_codes(self) -> CodeAttacks:
+        """Attacks on codes."""
+        return CodeAttacks(self)
+
+    def run(self) -> Plain:
+        """Everything that is missing, then results.json, table.md, hits.safetensors and figures."""
+        from tilework.analysis.robustness.report import write_report
+
+        subjects = self.subjects  # checks
+        shifts = self._shifts()
+        self._claim()
+        for name, make in self.changed():
+            waiting = [subject for subject in subjects if subject.cell(name) is None]
+            if waiting:
+                self._measure(name, make(), waiting)
+        for shift in shifts:
+            for subject in subjects:
+                self._shift(subject, shift)
+        if self.attacks or self.codes:
+            for subject in subjects:
+                self.on_pixels.attack_all(subject)
+            self.on_pixels.transfer_all()
+            for subject in subjects:
+                self.on_codes.swap_all(subject)
+        return write_report(self)
+
+    def _claim(self) -> None:
+        """Take the directory, or go on in it if images, seed and size are the same."""
+        height, width = self.pixels.shape[2:]
+        state = {"data": str(self.data), "images": len(self.pixels), "size": [height, width], "seed": self.seed,
+                 "native": self.native, "attack_images": len(self.attacked)}  # fmt: skip
+        file = self.out / SETTINGS
+        if is_free(self.out):
+            make_directory(self.out)
+            write_json(file, state)
+        elif not file.is_file() or json.loads(file.read_bytes()) != state:
+            raise OutputError(f"{self.out} holds other files or other images", "choose another --out")
+
+    def changed(self) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+        """Names of cells, and the images of each."""
+        yield "clean", lambda: self.pixels
+        for name in self.corruptions:
+            for severity in self.severities:
+                yield f"corruption-{name}-{severity}", lambda n=name, s=severity: self._corrupted(n, s)  # type: ignore[misc]
+        for name in self.restylings:
+            yield f"proxy-{name}", lambda n=name: restyle(self.pixels, n, Draws(self.seed, 0, self.index))  # type: ignore[misc]
+
+    def _corrupted(self, name: str, severity: int) -> Tensor:
+        draws = Draws(self.seed, 0, self.index)
+        return corrupting.corrupt(self.pixels, name, severity, draws, self.native, self.frost)
+
+    def _measure(self, name: str, images: Tensor, subjects: Sequence[Subject]) -> None:
+        for subject in subjects:
+            logits, unseen = self._logits(subject, images)
+            y = self.labels(subject)
+            cell = subject.keep(name, correct(logits, y), {**_figures(logits, y), **unseen})
+            self.say(f"{subject.name}: {name} {cell.accuracy:.1%}")
+
+    def _logits(self, subject: Subject, images: Tensor) -> tuple[Tensor, Plain]:
+        """Answers to bytes, and for tokens the share of codes that the run does not have."""
+        ask, codes, logits, known = subject.ask, subject.ask.codes, [], []
+        for part in images.split(self.batch):
+            x = part.to(self.torch_device) / 255
+            if codes is None:
+                logits.append(ask(x))
+                continue
+            raw = ask.raw_ids(x)
+            known.append(codes.kept[raw].double().mean((*range(1, raw.ndim),)))
+            with torch.no_grad():
+                logits.append(ask.of_ids(codes.sample(raw)))
+        return torch.cat(logits), {} if codes is None else {"unseen_codes": float(1 - torch.cat(known).mean())}
+
+    def _shifts(self) -> list[Shift]:
+        first = self.subjects[0]
+        size = first.ask.images.grid
+        if any(subject.classes != first.classes for subject in self.subjects) and self.shifts:
+            raise ConfigError("the runs have different classes", "measure shifts for one list of classes at a time")
+        return [open_shift(name, root, first.classes, size, images=self.images) for name, root in self.shifts]
+
+    def _shift(self, subject: Subject, shift: Shift) -> None:
+        name = f"shift-{re.sub(r'[^A-Za-z0-9_.+-]+', '-', shift.name)}"
+        if subject.cell(name) is not None:
+            return
+        source = shift.images
+        logits, unseen = self._logits(subject, source.batch(np.arange(len(source))).x)
+        hits, overall = shift.hits(logits.cpu(), torch.from_numpy(source.labels))
+        more = {"over_all_classes": float(overall.double().mean()), "broken": len(source.broken)}
+        cell = subject.keep(name, hits, {**more, "missing_classes": list(shift.missing), **unseen})
+        self.say(f"{subject.name}: {name} {cell.accuracy:.1%}")
+
+    def plan(self) -> Plain:
+        """Passes and minutes of everything that is missing at worst, from one timed batch of each run."""
+        plan: Plain = {"runs": len(self.subjects), "images": len(self.pixels), "attacked": len(self.attacked)}
+        total = 0.0
+        for subject in self.subjects:
+            seconds = self._cost(subject)
+            plan[subject.name] = f"{seconds / 60:.1f} minutes at most"
+            total += seconds
+        sample = self.pixels[:16]
+        draws = Draws(self.seed, 0, torch.arange(len(sample)))
+        for name in self.corruptions:
+            one = _seconds(partial(corrupting.corrupt, sample, name, 3, draws, self.native, self.frost)) / len(sample)
+            total += one * len(self.pixels) * len(self.severities)
+        return plan | {"minutes": total / 60, "note": "attacks end earlier: images that are broken are left"}
+
+    def _cost(self, subject: Subject) -> float:
+        """Seconds that a run takes if no image is broken."""
+        x = self.pixels[: self.batch].to(self.torch_device) / 255
+        y, count = self.labels(subject)[: len(x)], len(self.attacked)
+        forward = _seconds(lambda: subject.ask(x)) / len(x)
+        seconds = sum(subject.cell(name) is None for name, _ in self.changed()) * len(self.pixels) * forward
+        for row, attack, gradient in self.on_pixels.rows_of(subject):
+            missing = sum(subject.cell(self.on_pixels.cell_name(row, attack, eps)) is None for eps in self.eps)
+            if gradient is None:
+                seconds += missing * count * forward * (self.queries if attack == "square" else 1)
+                continue
+            each = _seconds(partial(_backward, subject.ask.with_gradient(gradient), x, y)) / len(x)
+            times = self.targets if attack in ("apgd-t", "fab-t") else 1
+            times *= self.restarts * (len(TAUS) if gradient == "soft" else 1)
+            seconds += missing * count * self.steps * times * each
+        return seconds
+
+
+def _figures(logits: Tensor, y: Tensor) -> Plain:
+    finite = logits.isfinite().all(1)
+    loss = F.cross_entropy(logits[finite], y[finite]) if bool(finite.any()) else torch.tensor(torch.nan)
+    return {"ece": calibration_error(logits, y), "loss": float(loss), "not_finite": int((~finite).sum())}
+
+
+def _backward(ask: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> None:
+    with torch.enable_grad():
+        a = x.detach().requires_grad_()
+        torch.autograd.grad(F.cross_entropy(ask(a), y), a)
+
+
+def _seconds(do: Callable[[], Any]) -> float:
+    do()
+    begun = perf_counter()
+    do()
+    return perf_counter() - begun
