@@ -171,7 +171,7 @@ def test_what_is_set_aside_is_listed_beside_the_run(tmp_path: Path) -> None:
     assert "has no area" in one["reason"]
 
 
-def test_an_exported_detector_gives_logits_and_offsets(trained: Path, tmp_path: Path) -> None:
+def test_an_exported_detector_gives_logits_and_offsets(trained: Path, data: Path, tmp_path: Path) -> None:
     about = export_run(trained, tmp_path / "model", onnx=True)
     assert about.onnx is not None
     assert about.onnx.max_difference < 1e-4
@@ -180,7 +180,7 @@ def test_an_exported_detector_gives_logits_and_offsets(trained: Path, tmp_path: 
     found = again.logits(x)
     assert found.shape == (2, (8 * 12 + 4 * 6 + 2 * 3) * 9, 3 + 4)
     with pytest.raises(InputError, match="finds objects"):
-        again.predict(tmp_path)
+        again.predict(data / "val/images/000.png")
 
 
 @pytest.mark.slow
