@@ -218,8 +218,6 @@ CASES: dict[str, tuple[Words, int, str]] = {
         lambda r: ["train", *TOKEN, "fit.optim.lr=.nan", "--data", r / "x.tok"], 4, "must be a finite number"),
     "no batch": (
         lambda r: ["train", "demo_token", "fit.batch=0", "--data", r / "x.tok"], 4, "must be at least 1"),
-    "a batch beyond the data": (
-        lambda r: ["train", "demo_pixel", "fit.batch=4096", "--data", r / "images"], 4, "do not fill a batch"),
     "a device that is not there": (
         lambda r: ["train", *TOKEN, "--data", r / "x.tok", "--device", "cuda:9"], 6, ""),
     "merge of another tokenizer": (

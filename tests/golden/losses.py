@@ -83,6 +83,11 @@ CASES = {
     ),
     "detect": Case("detect_cpu", DETECTOR, "objects/instances.json"),
     "rcnn": Case("mask_cpu", (*DETECTOR, "model.hidden=8", "objective.regions=16"), "objects/instances.json"),
+    "rcnn_boxes": Case(
+        "mask_cpu",
+        (*DETECTOR, "model.hidden=8", "model.masks=false", "objective={name: rcnn_boxes, regions: 16}"),
+        "objects/instances.json",
+    ),
     "moco": Case("good_moco_cpu", (*VIT, "model.positions=learnt", "objective.hidden=32", "objective.outputs=16")),
 }
 

@@ -26,4 +26,4 @@ def test_classifiers_have_an_output_per_class_and_others_none() -> None:
     assert Task(labels=False).outputs(7) == 0
     for name in ObjectiveConfig.choices:
         task = ObjectiveConfig.choices[name].task
-        assert task.outputs(7) == (7 if task.metric in ("top1", "miou") else 0)
+        assert task.outputs(7) == (7 if task.metric in ("top1", "miou", "box_ap") else 0)

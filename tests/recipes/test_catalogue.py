@@ -293,7 +293,7 @@ def test_the_index_is_that_of_the_recipes() -> None:
 
 def test_a_stale_index_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipe_index, "FILE", tmp_path / "index.jsonl")
-    monkeypatch.setattr(recipe_index, "_kept", recipe_index._kept.__wrapped__)
+    monkeypatch.setattr(recipe_index, "_read", recipe_index._read.__wrapped__)
     assert len(cards()) == len(catalogue), "none"
     (tmp_path / "index.jsonl").write_text('"another"\n{"name": "gone", "listed": true}\n')
     assert len(cards()) == len(catalogue)

@@ -279,8 +279,8 @@ def test_old_checkpoints_are_removed(store: Path, tmp_path: Path) -> None:
 
 def test_batches_that_do_not_split_are_refused(store: Path, tmp_path: Path) -> None:
     one = job(tiny(), store, tmp_path / "run")
-    one.world = World(0, 5, torch.device("cpu"))
-    with pytest.raises(ConfigError, match="5 processes"):
+    one.world = World(0, 50, torch.device("cpu"))
+    with pytest.raises(ConfigError, match="50 processes"):
         fit(one)
 
 

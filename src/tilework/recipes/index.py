@@ -47,11 +47,13 @@ def find_entry(name: str, small: bool = False) -> Card | None:
     return card if not small or card is None else known.get(card["small"])
 
 
-@cache
 def _kept() -> list[Card] | None:
     """The list beside the recipes, unless they have changed since, or other packages bring some."""
-    if imported:
-        return None
+    return None if imported else _read()
+
+
+@cache
+def _read() -> list[Card] | None:
     head, *lines = FILE.read_text("utf-8").splitlines() if FILE.is_file() else ["null"]
     return [json.loads(line) for line in lines] if json.loads(head) == sources() else None
 

@@ -219,7 +219,7 @@ def decoder_of(path: PathOrHub | str, codebook: Codebook) -> tuple[Tokenizer, Te
     tokenizer, _ = load_tokenizer(path)
     tokenizer.check_grid()
     if not tokenizer.decodes:
-        raise ConfigError(f"the tokenizer {path} has no decoder", "give one that has, to draw what codes stand for")
+        raise ConfigError(f"the tokenizer {path} has no decoder", "give a tokenizer that has one")
     positions = codebook.positions_in(Codebook.of(tokenizer.codebook.detach().cpu().numpy()))
     if positions is None:
         raise ConfigError(f"{path} has other codes than the data", "give the tokenizer that the data were made with")
