@@ -424,3 +424,12 @@ def test_lines_show_validation_only_when_it_is_new(
 def test_a_grid_may_be_one_number() -> None:
     one, two = (create_model("vit_ti", input="tokens", grid=g, code_dim=8, classes=3) for g in (28, (28, 28)))
     assert one.grid == two.grid == (14, 14)
+
+
+def test_the_run_of_a_start_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine/run").mkdir(parents=True)
+    (tmp_path / "mine/settings.json").write_text("{}")
+    (tmp_path / "mine/run/run.yaml").write_text("")
+    (tmp_path / "photo.jpg").write_bytes(b"")
+    assert run("predict", tmp_path / "mine", tmp_path / "photo.jpg") == 3
+    assert f"give the run in it: {tmp_path / 'mine/run'}" in capsys.readouterr().err

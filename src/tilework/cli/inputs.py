@@ -164,6 +164,8 @@ def _check(kind: str, text: str, option: str) -> None:
         hint = "repeat the 'tilework tokenize' that was stopped, or run 'tilework seal'"
     if found == "a token store" and kind == "images":
         hint = "its images are tokenized already; " + hint
+    if kind == "run" and what_is(path / "run") == "a run":  # what 'tilework start' wrote
+        hint = f"give the run in it: {path / 'run'}"
     raise InputError(f"{path} is {found}, not {needed}", hint)
 
 

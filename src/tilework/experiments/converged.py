@@ -290,5 +290,5 @@ def markdown(results: Plain) -> str:
 
 
 def _right(row: Plain) -> float:
-    """Share of training images or pixels that a row is right on; of classifiers it is their figure, in older files too."""
+    """Share of training images or pixels that a row is right on; older files have that of classifiers, their figure."""
     return float(row.get("training_right", row["training"]))
