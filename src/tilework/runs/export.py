@@ -308,7 +308,7 @@ def _encoder(trained: Trained, given: Path | None) -> tuple[Tokenizer, Card] | N
 
 
 def _preprocessing(size: tuple[int, int], frame: Frame) -> str:
-    how = "squashed (bicubic) to" if frame == "squash" else "short side resized (bicubic), centre cut to"
+    how = "squashed (bicubic) to" if frame == "squash" else "centre cut to the shape, then resized (bicubic) to"
     return f"upright RGB, {how} {size[0]}x{size[1]} px, values 0..255"
 
 
