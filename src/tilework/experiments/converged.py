@@ -291,4 +291,4 @@ def markdown(results: Plain) -> str:
 
 def _right(row: Plain) -> float:
     """Share of training images or pixels that a row is right on; older files have that of classifiers, their figure."""
-    return float(row.get("training_right", row["training"]))
+    return float(row["training_right" if "training_right" in row else "training"])
