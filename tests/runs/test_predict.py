@@ -118,7 +118,9 @@ def test_an_export_is_self_contained(made: Path, tmp_path: Path) -> None:
     assert (tmp_path / "model/tokenizer/weights.safetensors").is_file()
     assert (about.licence, about.tokenizer["name"]) == ("mine", "own tokenizer")
     assert about.figures["top1"] == pytest.approx(evaluate_run(made / "run", made / "x.tok").top(1))
-    assert about.preprocessing == "upright RGB, centre cut to the shape, then resized (bicubic) to 32x32 px, values 0..255"
+    assert (
+        about.preprocessing == "upright RGB, centre cut to the shape, then resized (bicubic) to 32x32 px, values 0..255"
+    )
     shutil.move(tmp_path / "model", tmp_path / "moved")
     found, wanted = (tilework.load(path).predict(made / "images") for path in (tmp_path / "moved", made / "run"))
     assert found == wanted
