@@ -99,7 +99,7 @@ FULL_PLAIN = {
     "extra": [1, {"a": None}],
 }
 words = st.text(string.printable + "äß€", max_size=8)
-numbers = st.floats(allow_nan=False)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
 circles = st.builds(Circle, st.floats(0, 1e300))
 boxes = st.builds(Box, st.tuples(st.integers(), st.integers()), words)
 jobs = st.builds(
