@@ -10,7 +10,14 @@ import torch
 from torch import nn
 
 from tilework.core.errors import DamageError, OutputError
-from tilework.train.checkpoint import latest_checkpoint, load_checkpoint, load_model_weights, save_checkpoint
+from tilework.train.checkpoint import (
+    latest_checkpoint,
+    load_checkpoint,
+    load_model_weights,
+    load_optimiser,
+    optimiser_tensors,
+    save_checkpoint,
+)
 
 
 class Holder(nn.Module):
@@ -25,7 +32,7 @@ def saved(root: Path) -> tuple[Holder, torch.optim.Optimizer]:
     optimiser = torch.optim.AdamW(holder.parameters())
     holder.extra(holder.model(torch.ones(4, 3))).sum().backward()
     optimiser.step()
-    save_checkpoint(root, 7, holder, optimiser, None, keep=2)
+    save_checkpoint(root, 7, holder, optimiser_tensors(optimiser), None, keep=2)
     return holder, optimiser
 
 
@@ -35,7 +42,8 @@ def test_round_trip(tmp_path: Path) -> None:
     other_optimiser = torch.optim.AdamW(other.parameters())
     path = latest_checkpoint(tmp_path)
     assert path is not None
-    assert load_checkpoint(path, other, other_optimiser, None) == 7
+    assert load_checkpoint(path, other, None) == 7
+    load_optimiser(path, other_optimiser)
     for a, b in zip(holder.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
         for key, value in optimiser.state[a].items():
@@ -58,21 +66,22 @@ def test_a_flipped_bit_is_noticed(file: str, tmp_path: Path) -> None:
     path.write_bytes(data)
     holder = Holder()
     with pytest.raises(DamageError, match=file):
-        load_checkpoint(path.parent, holder, torch.optim.AdamW(holder.parameters()), None)
+        load_checkpoint(path.parent, holder, None)
+        load_optimiser(path.parent, torch.optim.AdamW(holder.parameters()))
 
 
 def test_another_model_another_version_no_state(tmp_path: Path) -> None:
     saved(tmp_path)
     path = tmp_path / "step-00000007"
     with pytest.raises(DamageError, match="another model"):
-        load_checkpoint(path, Holder(5), None, None)
+        load_checkpoint(path, Holder(5), None)
     state = json.loads((path / "state.json").read_text())
     (path / "state.json").write_text(json.dumps({**state, "version": 99}))
     with pytest.raises(DamageError, match="version 99"):
-        load_checkpoint(path, Holder(), None, None)
+        load_checkpoint(path, Holder(), None)
     (path / "state.json").unlink()
     with pytest.raises(DamageError, match=r"state\.json"):
-        load_checkpoint(path, Holder(), None, None)
+        load_checkpoint(path, Holder(), None)
 
 
 def test_pointer_to_nowhere(tmp_path: Path) -> None:
@@ -91,6 +100,6 @@ def test_a_failed_save_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_bytes", full)
         with pytest.raises(OutputError, match="No space left"):
-            save_checkpoint(tmp_path, 8, holder, optimiser, None, keep=2)
+            save_checkpoint(tmp_path, 8, holder, optimiser_tensors(optimiser), None, keep=2)
     assert latest_checkpoint(tmp_path) == tmp_path / "step-00000007"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000007"]

@@ -44,6 +44,7 @@ from tilework.runs.start import Start
 from tilework.store.upload import Mirror
 from tilework.tokenizers.find import find_tokenizer, keep_tokenizer, place_from
 from tilework.train import HELD, TRAINING, Job, Result, find_rate, fit, time_steps
+from tilework.train.execution import check_execution
 from tilework.train.log import counted, notice
 
 
@@ -58,6 +59,7 @@ def prepare(
     start: PathOrHub | None = None,
 ) -> Job:
     """Check everything that can be checked before the first step, and put the job together."""
+    check_execution(run.fit)
     directory, leads = RunDirectory(out), world.leads
     quiet_here = quiet or not leads
     if leads:
