@@ -22,7 +22,15 @@ from tilework.train.sharded import Sharded
 
 STEPS = 6
 FIT = FitConfig(
-    epochs=0, steps=STEPS, batch=12, accumulate=2, ema=0.9, save_every=3, keep=9, log_every=1, optim=OptimConfig(clip=0.5)
+    epochs=0,
+    steps=STEPS,
+    batch=12,
+    accumulate=2,
+    ema=0.9,
+    save_every=3,
+    keep=9,
+    log_every=1,
+    optim=OptimConfig(clip=0.5),
 )
 EVERYTHING = {"shard": True, "activation_checkpointing": True, "compile": has_compiler()}
 

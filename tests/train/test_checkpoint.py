@@ -65,9 +65,9 @@ def test_a_flipped_bit_is_noticed(file: str, tmp_path: Path) -> None:
     data[-1] ^= 1
     path.write_bytes(data)
     holder = Holder()
+    optimiser = torch.optim.AdamW(holder.parameters())
     with pytest.raises(DamageError, match=file):
-        load_checkpoint(path.parent, holder, None)
-        load_optimiser(path.parent, torch.optim.AdamW(holder.parameters()))
+        (load_optimiser(path.parent, optimiser), load_checkpoint(path.parent, holder, None))
 
 
 def test_another_model_another_version_no_state(tmp_path: Path) -> None:

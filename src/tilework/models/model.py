@@ -18,7 +18,6 @@ from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry
 from tilework.layers.stems import Stem
 
-
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 

@@ -30,7 +30,13 @@ from tilework.core.rng import Draws, step_seed
 from tilework.data import Loader, Source
 from tilework.objectives import Objective
 from tilework.train.best import Best
-from tilework.train.checkpoint import latest_checkpoint, load_checkpoint, load_optimiser, optimiser_tensors, save_checkpoint
+from tilework.train.checkpoint import (
+    latest_checkpoint,
+    load_checkpoint,
+    load_optimiser,
+    optimiser_tensors,
+    save_checkpoint,
+)
 from tilework.train.execution import check_execution, recompute_blocks
 from tilework.train.log import Bar, RunLog, notice, read_log
 from tilework.train.optim import build_optimiser

@@ -1,4 +1,4 @@
-"""Weights, gradients, averages and optimiser state divided among processes (FSDP2; Zhao et al., 2023), for large networks.
+"""Weights, gradients, averages and optimiser state divided among processes (FSDP2; Zhao et al., 2023).
 
 Every block of the network is gathered when it is needed and divided again after it. A whole copy stays on the host:
 evaluation, checkpoints and results take that one, so they are the same files and figures as without division.
@@ -26,14 +26,14 @@ M = TypeVar("M", bound=nn.Module)
 def check_sharding(objective: Objective) -> None:
     """Refuse what cannot be divided, before anything is."""
     if objective.changes_weights:
-        what = f"{type(objective).__name__} changes weights outside of the optimiser, which fit.shard=true cannot follow"
+        what = f"{type(objective).__name__} changes weights itself, which fit.shard=true cannot follow"
         raise ConfigError(what, "set fit.shard=false")
     if scalar := next((name for name, p in objective.named_parameters() if p.ndim == 0), None):
         raise ConfigError(f"fit.shard=true cannot divide '{scalar}', a single number", "set fit.shard=false")
 
 
 class Sharded:
-    """The divided copies of an objective and of its averaged weights, and the whole ones that they are gathered into."""
+    """Divided copies of an objective and of its averaged weights, and the whole ones that they are gathered into."""
 
     def __init__(self, objective: Objective, ema: AveragedModel | None, world: World) -> None:
         self.whole, self.whole_ema, self.world = objective, ema, world
@@ -68,9 +68,9 @@ class Sharded:
             for part, whole in pairs:
                 for mine, own in zip(part.parameters(), whole.parameters(), strict=True):
                     own.copy_(gathered(mine))
-                for mine, own in zip(part.buffers(), whole.buffers(), strict=True):
-                    distributed.broadcast(mine, 0)  # as DDP does: statistics are those of the first process
-                    own.copy_(mine)
+                for statistic, own in zip(part.buffers(), whole.buffers(), strict=True):
+                    distributed.broadcast(statistic, 0)  # as DDP does: they are those of the first process
+                    own.copy_(statistic)
 
 
 def _divided(module: M, world: World) -> M:
