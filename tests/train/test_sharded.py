@@ -78,12 +78,19 @@ def test_a_single_process_does_not_divide_and_nothing_is_written(store: Path, tm
     assert not (tmp_path / "run").exists()
 
 
+def test_more_processes_than_samples_of_a_batch_are_refused_and_nothing_is_written(store: Path, tmp_path: Path) -> None:
+    many = World(0, 13, torch.device("cpu"))
+    with pytest.raises(ConfigError, match=r"fit.batch=12 has no sample for each of 13 processes x 2 accumulation"):
+        prepare(sharded_runs.run(), store, None, tmp_path / "run", many, "test", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_cannot_be_divided_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     objective = ClassifyConfig().build(small("vit_s").build(3, (224, 224), 4))
     check_sharding(objective)
     with pytest.raises(ConfigError, match="picture_every"):
-        check_execution(FitConfig(shard=True, picture_every=5))
+        check_execution(FitConfig(shard=True, picture_every=5), 2)
     objective.temperature = torch.nn.Parameter(torch.zeros(()))
     with pytest.raises(ConfigError, match="'temperature', a single number"):
         check_sharding(objective)
@@ -152,4 +159,4 @@ def test_vit_s_is_one_graph() -> None:
 def test_a_missing_compiler_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MachineError, match="needs a C"):
-        check_execution(FitConfig(compile=True))
+        check_execution(FitConfig(compile=True), 1)

@@ -60,7 +60,7 @@ def prepare(
     start: PathOrHub | None = None,
 ) -> Job:
     """Check everything that can be checked before the first step, and put the job together."""
-    check_execution(run.fit)
+    check_execution(run.fit, world.size)
     directory, leads = RunDirectory(out), world.leads
     quiet_here = quiet or not leads
     if leads:

@@ -143,8 +143,8 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer, keep: bool = True) -> di
     """
     state = optimiser.state_dict()["state"]
     found: dict[str, Tensor] = {}
-    for number, slots in state.items():
-        for key, value in slots.items():
+    for number, slots in sorted(state.items()):  # in the same order everywhere: files do not keep one
+        for key, value in sorted(slots.items()):
             if value is not None:
                 whole = gathered(value)
                 if keep:

@@ -17,8 +17,14 @@ from tilework.models.model import repeated_blocks
 from tilework.train.settings import FitConfig
 
 
-def check_execution(config: FitConfig) -> None:
-    """Refuse what this machine, or a single process, cannot do."""
+def check_execution(config: FitConfig, processes: int) -> None:
+    """Refuse what this machine, or so many processes, cannot do."""
+    if config.batch < processes * config.accumulate:
+        raise ConfigError(
+            f"fit.batch={config.batch} has no sample for each of {processes} processes x "
+            f"{config.accumulate} accumulation steps",
+            f"use {processes * config.accumulate} or more, or fewer processes",
+        )
     if config.shard and not distributed.is_initialized():
         what = "fit.shard=true divides a network among processes, and this is a single one"
         raise ConfigError(what, "start it as 'torchrun --nproc-per-node N -m tilework train ...', or leave it out")

@@ -108,16 +108,10 @@ class Fit:
 
     def __init__(self, job: Job) -> None:
         config, world = job.config, job.world
-        if config.batch < world.size * config.accumulate:
-            raise ConfigError(
-                f"fit.batch={config.batch} has no sample for each of {world.size} processes x "
-                f"{config.accumulate} accumulation steps",
-                f"use {world.size * config.accumulate} or more, or fewer processes",
-            )
         self.job, self.config, self.world = job, config, world
         if world.device.type == "cpu":
             keep_freed_memory()
-        check_execution(config)
+        check_execution(config, world.size)
         if config.shard:
             check_sharding(job.objective)
         if world.size > 1 and world.device.type == "cuda":  # CPU processes keep statistics of their own

@@ -96,4 +96,5 @@ def divided_like(value: Tensor, parameter: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     assert isinstance(parameter, DTensor)
-    return distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements)
+    here = value.to(parameter.device)
+    return distribute_tensor(here, parameter.device_mesh, parameter.placements, src_data_rank=None)  # nothing is sent
