@@ -24,7 +24,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tilework.augment import AnyStep, apply_all
 from tilework.core.batch import Batch
 from tilework.core.distributed import World
-from tilework.core.errors import ConfigError, Stopped, TrainingError
+from tilework.core.errors import Stopped, TrainingError
 from tilework.core.memory import keep_freed_memory
 from tilework.core.rng import Draws, step_seed
 from tilework.data import Loader, Source
