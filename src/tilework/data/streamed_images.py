@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -45,8 +46,9 @@ class Quarantine:
 
     def write_to(self, file: Path) -> None:
         """Note every broken image in a file from now on; what it has of an earlier start stays, once."""
-        if file.is_file():
-            self._noted = {json.loads(line)["path"] for line in file.read_text().splitlines()}
+        for line in file.read_text().splitlines() if file.is_file() else ():
+            with suppress(ValueError, KeyError, TypeError):  # a line cut short by a kill
+                self._noted.add(json.loads(line)["path"])
         self.file = file
 
     def add(self, number: int, broken: Broken) -> None:

@@ -41,6 +41,7 @@ class Sharded:
         self.ema = deepcopy(ema)
         if self.ema is not None:
             _divided(self.ema.module, world)
+            self.ema.to(world.device)  # its counter
 
     def sync(self, last: bool) -> None:
         """Whether the next backward pass ends with an exchange of gradients."""
