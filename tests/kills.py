@@ -48,7 +48,7 @@ PATIENCE = 900.0  # seconds for anything to happen
 def step_of(out: Path) -> int:
     """Of the newest checkpoint."""
     latest = out / "checkpoints/latest"
-    return int(latest.read_text().strip().removeprefix("step-")) if latest.is_file() else 0
+    return int(latest.read_text().split()[0].removeprefix("step-")) if latest.is_file() else 0
 
 
 def same_weights(one: Path, other: Path) -> bool:

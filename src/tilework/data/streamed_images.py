@@ -46,9 +46,12 @@ class Quarantine:
 
     def write_to(self, file: Path) -> None:
         """Note every broken image in a file from now on; what it has of an earlier start stays, once."""
-        for line in file.read_text().splitlines() if file.is_file() else ():
-            with suppress(ValueError, KeyError, TypeError):  # a line cut short by a kill
+        text = file.read_text() if file.is_file() else ""
+        for line in text.splitlines():
+            with suppress(ValueError, KeyError, TypeError):  # one that a kill cut short
                 self._noted.add(json.loads(line)["path"])
+        if text and not text.endswith("\n"):
+            file.write_text(text + "\n")
         self.file = file
 
     def add(self, number: int, broken: Broken) -> None:
