@@ -16,6 +16,8 @@ import pytest
 import torch
 from PIL import Image
 
+import tilework
+from tilework.core.config import resolve
 from tilework.core.errors import InputError
 from tilework.data import ImageFolder, ImageSource, Loader, RandomCrops, WholeImages, in_order
 from tilework.data.open_images import Images, open_images, take_images
@@ -191,3 +193,41 @@ def test_nothing_is_read_before_the_first_batch(tmp_path: Path, monkeypatch: pyt
     next(batches)
     assert 4 <= len(opened) <= 12
     batches.close()  # type: ignore[attr-defined]
+
+
+SMALL = [
+    "fit.epochs=0",
+    "fit.steps=4",
+    "fit.batch=4",
+    "fit.log_every=1",
+    "model.width=16",
+    "model.depth=1",
+    "model.heads=2",
+]
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_run_streams_names_what_is_broken_and_goes_on(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tilework.data import images as small_folders
+
+    monkeypatch.setattr(small_folders, "KEEP_BYTES", 0)  # folders of this size would be kept in memory
+    data = WRITERS[kind](tmp_path / kind)
+    if kind == "folder":
+        (data / "b/004.jpg").write_bytes(b"no image")
+    run = resolve(tilework.recipes.recipes["tl_align_cpu"].run, None, [*SMALL, "max_broken=0.1", "fit.save_every=2"])
+    run = resolve(run, None, ["augment.0.name=whole_crop"])
+    tilework.fit(run, data, data, tmp_path / "run", "cpu")
+    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "norm" in line] == [1, 2, 3, 4]
+    assert any("val_top1" in line for line in lines)
+    broken = tmp_path / "run/quarantine-0.jsonl"
+    assert broken.exists() == (kind == "folder")
+    if broken.exists():
+        assert json.loads(broken.read_text())["path"] == "b/004.jpg"
+        assert "1 image could not be read" in capsys.readouterr().err
+    (tmp_path / "run/checkpoints/latest").write_text("step-00000002\n")
+    tilework.fit(run, data, data, tmp_path / "run", "cpu", quiet=True)
+    again = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    assert again == lines

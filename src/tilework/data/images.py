@@ -469,4 +469,6 @@ def attempt(path: File, decode: Callable[[], T]) -> T | str:
 
 
 def _threads() -> int:
-    return min(16, os.cpu_count() or 1)
+    """One for each core that this process may use: more would only take the caches from each other."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(16, usable or 1)

@@ -108,9 +108,9 @@ def prepare(
                 notice(f"{counted(void, 'mask')} of {name} without a class anywhere", quiet)
             if cut := clipped_boxes(one):
                 notice(f"{counted(cut, 'box')} of {name} reach beyond their images: cut at the edge", quiet)
-    for streamed in (whole, validation):
+    for part, streamed in (("", whole), ("val-", validation)):
         if isinstance(streamed, StreamedImages):
-            streamed.quarantine.write_to(out / f"quarantine-{world.rank}.jsonl")
+            streamed.quarantine.write_to(out / f"quarantine-{part}{world.rank}.jsonl")
     held = held_source(run, data, whole.classes)
     looks = {"": validation, HELD: held, TRAINING: source if run.fit.evaluate_training else None}
     evaluate = None

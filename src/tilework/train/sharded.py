@@ -69,9 +69,9 @@ class Sharded:
             for part, whole in pairs:
                 for mine, own in zip(part.parameters(), whole.parameters(), strict=True):
                     own.copy_(gathered(mine))
-                for statistic, own in zip(part.buffers(), whole.buffers(), strict=True):
+                for statistic, held in zip(part.buffers(), whole.buffers(), strict=True):
                     distributed.broadcast(statistic, 0)  # as DDP does: they are those of the first process
-                    own.copy_(statistic)
+                    held.copy_(statistic)
 
 
 def _divided(module: M, world: World) -> M:
