@@ -410,17 +410,25 @@ class ImageSource:
 
     def batch(self, index: np.ndarray) -> Batch:
         """x: (B, 3, H, W) uint8."""
-        x = self._kept[index] if self._kept is not None else np.stack(list(self.each(self._decode, index)))
+        x = self._kept[index] if self._kept is not None else np.stack(self.each(self._decode, index))
         return Batch(
             torch.from_numpy(x),
             Target.hard(torch.from_numpy(self.folder.labels[index])),
             torch.from_numpy(np.asarray(index, np.int64)),
         )
 
-    def each(self, do: Callable[[int], T], index: np.ndarray) -> Iterator[T]:
-        """Something done for each image by the decoding threads, in order."""
-        self._pool = self._pool or ThreadPoolExecutor(_threads())
-        return self._pool.map(do, index)
+    def each(self, do: Callable[[int], T], index: np.ndarray) -> list[T]:
+        """Something done for each image by the decoding threads; each takes the next one until none is left."""
+        self._pool, found = self._pool or ThreadPoolExecutor(_threads()), dict[int, T]()
+        turns = iter(range(len(index)))  # shared: waiting once for a thread, not for an image, costs far less
+
+        def work() -> None:
+            for turn in turns:
+                found[turn] = do(int(index[turn]))
+
+        for thread in [self._pool.submit(work) for _ in range(_threads())]:
+            thread.result()
+        return [found[turn] for turn in range(len(index))]
 
     def _decode(self, number: int) -> np.ndarray:
         return decode_image(self.folder.paths[number], self.grid, self.frame)
@@ -459,8 +467,8 @@ def accepting(setting: str, broken: Sequence[Broken], total: int) -> str:
     return "" if len(broken) == total else f", or accept them with {setting}{ceil(100 * len(broken) / total) / 100:g}"
 
 
-def attempt(path: File, decode: Callable[[], T]) -> T | str:
-    """What a decoder gives, or why it gives nothing."""
+def attempt(path: File | None, decode: Callable[[], T]) -> T | str:
+    """What a decoder gives, or why it gives nothing. path: of which messages show the name alone."""
     try:
         return decode()
     except Exception as error:  # a damaged file can raise anything in a decoder: struct.error, SyntaxError, ...

@@ -94,7 +94,7 @@ class StreamedImages(ImageSource):
 
     def batch(self, index: np.ndarray) -> Batch:
         """Those that can be decoded, x: (b, 3, H, W) uint8."""
-        found = list(self.each(self.decoded, index))
+        found = self.each(self.decoded, index)
         good = [one for one in found if one is not None]
         x = np.stack(good) if good else np.empty((0, 3, *self.grid), np.uint8)
         index = np.asarray(index, np.int64)[[one is not None for one in found]]
@@ -110,7 +110,7 @@ class StreamedImages(ImageSource):
         number = int(number)
         if number in self.quarantine.found:
             return None
-        made = attempt(Path(self.folder.key(number)), do)
+        made = attempt(None, do)
         if not isinstance(made, str):
             return made
         self.quarantine.add(number, Broken(self.folder.key(number), made))
@@ -198,7 +198,7 @@ class Streamed(Redrawn):
 
     def _at_one_size(self, index: np.ndarray, out: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Fill rows of a batch; returns which are."""
-        found = list(self.images.each(self.images.decoded, index))
+        found = self.images.each(self.images.decoded, index)
         for row, one in zip(rows, found, strict=True):
             if one is not None:
                 out[row] = one
@@ -220,7 +220,7 @@ class Streamed(Redrawn):
         """The same with a random crop of each image, twice where two views are asked for."""
         assert self.crop is not None
         size, area, aspect = self.crop
-        opened = list(self.images.each(self._opened, index[rows]))
+        opened = self.images.each(self._opened, index[rows])
         sides = torch.tensor([(1, 1) if one is None else one.sides for one in opened], dtype=torch.float64)  # (B, 2)
         boxes: list[Boxes] = []
         for own in (seed, ~seed)[: len(views)]:
@@ -241,7 +241,7 @@ class Streamed(Redrawn):
         def tried(at: int) -> bool:
             return bool(self.images.tried(index[rows[at]], lambda: cut(at)))
 
-        return np.array(list(self.images.each(tried, np.arange(len(rows)))))
+        return np.array(self.images.each(tried, np.arange(len(rows))))
 
 
 def streamed_of(source: Source) -> StreamedImages | None:

@@ -73,8 +73,7 @@ class WholeImages(ImageSource):
         def one(row: int) -> None:
             out[row] = self._cut(int(index[row]), places[row], size).transpose(2, 0, 1)
 
-        for _ in self.each(one, np.arange(len(index))):
-            pass
+        self.each(one, np.arange(len(index)))
         return torch.from_numpy(out)
 
     def _cut(self, number: int, box: Box, size: Sides) -> np.ndarray:
