@@ -137,7 +137,8 @@ def write_label_file(root: Path, file: Path, keys: Sequence[str], labels: Sequen
 
     text = io.StringIO()
     text.write(f"{ROOT} {Path(os.path.relpath(root, file.parent)).as_posix()}\n")
-    writer = csv.writer(text, lineterminator="\n")
+    comment = any(key.startswith("#") for key in keys)  # a line that begins with # would be one
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL if comment else csv.QUOTE_MINIMAL)
     writer.writerow(("path", "label"))
     writer.writerows(zip(keys, labels, strict=True))
     return text.getvalue()

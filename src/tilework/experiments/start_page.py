@@ -27,8 +27,9 @@ def next_commands(out: Path) -> list[str]:
     """What a user may do with the run."""
     return [
         f"tilework predict {out / 'run'} PHOTO|FOLDER ...",
-        f"tilework eval {out / 'run'} --data IMAGES",
+        f"tilework eval {out / 'run'} --data {out / 'val.csv'}",
         f"tilework export {out / 'run'} --out model --onnx --pixels",
+        f"tilework report {out / 'run'}",
     ]
 
 
@@ -40,6 +41,14 @@ def comparison(results: Plain) -> tuple[list[str], list[list[str]]]:
         points = f"{100 * row['difference']:+.1f} points" + (", within noise" if row["within_noise"] else "")
         lines.append([row["what"], held, f"{row['accuracy']:.1%}", "" if row is results["rows"][0] else points])
     return ["", "bytes per image", "accuracy", "difference"], lines
+
+
+def bytes_line(results: Plain) -> str:
+    """What an image takes, in codes and in the whole store."""
+    codes, whole, fixed = (results[f"{name}"] for name in ("codes_bytes_per_image", "store_bytes_per_image", "fixed_bytes"))
+    said = f"{codes:,.0f} B of codes per image; the whole store of training images {whole:,.0f} B per image"
+    share = fixed / (whole * results["images"]["train"])
+    return f"{said}, {share:.0%} of it tables that do not grow with the images ({fixed / 1e3:,.0f} kB)."
 
 
 def verdict(results: Plain) -> str:
@@ -65,6 +74,7 @@ def write_page(out: Path, results: Plain, found: Classification, paths: Sequence
     )
     page.heading("Beside simpler things on the same images")
     page.table(*comparison(results))
+    page.text(bytes_line(results))
     page.text(verdict(results))
     page.text(
         "The codes and the probe come from an EfficientNet-Lite0 that was trained on ImageNet-1k. One run, one split: "
