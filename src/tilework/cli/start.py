@@ -40,7 +40,7 @@ def start(
         val: Images to validate on; by default val/ beside train/ in the folder, or a fifth of each class.
         out: Directory for label files, stores, run, results.json and report.html; by default start-NAME.
         max_broken: Largest share of unreadable images that is accepted.
-        pixel_vit: Also train a small ViT on the pixels for the processor time that all the rest took, and show it beside.
+        pixel_vit: Also train a small ViT on the pixels for the processor time of all the rest, and show it beside.
     """
     from tilework.core.errors import ConfigError
 

@@ -365,7 +365,8 @@ class FolderStart:
             (LARGEST, "always the largest class", None, rivals[LARGEST]),
         ]
         if PIXELS in rivals:
-            what = f"small ViT on pixels, the same processor time ({read_json(self.out / PIXEL_STEPS)['steps']:,} steps)"
+            steps = read_json(self.out / PIXEL_STEPS)["steps"]
+            what = f"small ViT on pixels, the same processor time ({steps:,} steps)"
             known.append((PIXELS, what, plan["bytes_per_image"], rivals[PIXELS]))
         rows: list[Plain] = [
             {"row": row, "what": what, "bytes_per_image": held, "accuracy": accuracy,

@@ -27,7 +27,7 @@ def next_commands(out: Path) -> list[str]:
     """What a user may do with the run."""
     return [
         f"tilework predict {out / 'run'} PHOTO|FOLDER ...",
-        f"tilework eval {out / 'run'} --data {out / 'val.csv'}",
+        f"tilework eval {out / 'run'} --data {out / 'val.tok'}",
         f"tilework export {out / 'run'} --out model --onnx --pixels",
         f"tilework report {out / 'run'}",
     ]
@@ -45,7 +45,8 @@ def comparison(results: Plain) -> tuple[list[str], list[list[str]]]:
 
 def bytes_line(results: Plain) -> str:
     """What an image takes, in codes and in the whole store."""
-    codes, whole, fixed = (results[f"{name}"] for name in ("codes_bytes_per_image", "store_bytes_per_image", "fixed_bytes"))
+    codes, whole = results["codes_bytes_per_image"], results["store_bytes_per_image"]
+    fixed = results["fixed_bytes"]
     said = f"{codes:,.0f} B of codes per image; the whole store of training images {whole:,.0f} B per image"
     share = fixed / (whole * results["images"]["train"])
     return f"{said}, {share:.0%} of it tables that do not grow with the images ({fixed / 1e3:,.0f} kB)."

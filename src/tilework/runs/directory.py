@@ -116,7 +116,8 @@ class RunDirectory:
         for name, text in told.items():
             if text and "://" not in text:
                 paths = (Path(text), self.path.parent / Path(text).name)
-                found |= {name: path for path in paths[::-1] if path.exists()}
+                if there := next((path for path in paths if path.exists()), None):
+                    found[name] = there
         return found
 
     def checkpoint(self, best: bool = False) -> Path:
