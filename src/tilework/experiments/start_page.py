@@ -14,13 +14,12 @@ from tilework.core.config import Plain
 from tilework.core.files import write
 from tilework.data.images import decode_image
 from tilework.evaluation import Classification
-from tilework.report import Page, captioned_pictures, confusion
+from tilework.report import Card, Page
 
 PAGE = "report.html"
 MISTAKES, SIDE = 12, 160  # pictures; their pixels
 PAIRS = 10  # of classes that are confused most
 SMALLEST = 5e-4  # difference in accuracy that is shown
-MOST = 30  # classes that a confusion matrix has room for
 
 
 def next_commands(out: Path) -> list[str]:
@@ -102,26 +101,24 @@ def write_page(out: Path, results: Plain, found: Classification, paths: Sequence
         [[name, f"{count:,}", "-" if share is None else f"{share:.1%}"] for (name, share), count in each],
     )
     page.heading("Confusion")
-    if len(found.classes) <= MOST:
-        page.picture(confusion({"validation": found.confusion}, found.classes), "Rows: true classes; columns: answers.")
+    page.confusion(found.confusion, found.classes)
     page.table(["true class", "answer", "images"], _confused(found))
-    wrong = _mistakes(found)
-    if len(wrong):
+    if len(wrong := _mistakes(found)):
         page.heading("Most confident mistakes")
-        pictures = [decode_image(paths[i], (SIDE, SIDE)).transpose(1, 2, 0) for i in wrong.tolist()]
-        said = [
-            [f"{found.classes[k]} {found.probabilities[i, k]:.0%}"]
-            for i, k in zip(wrong.tolist(), found.predicted[wrong].tolist(), strict=True)
-        ]
-        truth = [found.classes[int(found.labels[i])] for i in wrong.tolist()]
-        sheet = captioned_pictures(pictures, truth, said, [False] * len(said))
-        page.picture(sheet, "Above each picture its true class, below it the answer.")
+        page.cards([_card(found, i, paths[i]) for i in wrong.tolist()])
     page.heading("Next")
     page.commands(next_commands(out))
     seconds, cpu = (sum(results[name].values()) for name in ("seconds", "cpu_seconds"))
     page.text(f"Repeat: tilework start {results['start']} --out {out} ({results['software']}, {seconds:.0f} s, "
               f"{cpu:.0f} s of processors).")  # fmt: skip
     write(out / PAGE, page.html().encode())
+
+
+def _card(found: Classification, i: int, path: Path) -> Card:
+    said, true = int(found.predicted[i]), int(found.labels[i])
+    lines = [(f"said: {found.classes[said]} ({found.probabilities[i, said]:.0%})", False),
+             (f"true: {found.classes[true]} ({found.probabilities[i, true]:.0%})", True)]  # fmt: skip
+    return Card([decode_image(path, (SIDE, SIDE)).transpose(1, 2, 0)], path.name, lines)
 
 
 def _mistakes(found: Classification) -> np.ndarray:
