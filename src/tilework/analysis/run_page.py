@@ -61,7 +61,8 @@ def add_run(page: Page, path: Path, wanted: Wanted, command: str) -> Headline:
     task, size = trained.run.objective.task, _bytes(told.get("train"))
     network, kind = type(trained.run.model).__name__.removesuffix("Config"), trained.spec.stage
     parameters = sum(p.numel() for p in trained.network.parameters())
-    about = f"{network} of {parameters / 1e6:.3g} M parameters on {'images' if kind == 'pixels' else 'tokens'}"
+    many = f"{parameters / 1e6:.3g} M" if parameters >= 1e5 else f"{parameters:,}"
+    about = f"{network} of {many} parameters on {'images' if kind == 'pixels' else 'tokens'}"
     page.heading(f"{trained.name}: {about}")
     figure = _figure(trained)
     judge = PARTS.get(task.metric)

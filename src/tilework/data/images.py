@@ -281,6 +281,14 @@ def decode_image(path: File, size: tuple[int, int], frame: Frame = "cover") -> n
     return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
 
 
+def framing(size: tuple[int, int], frame: Frame) -> str:
+    """What `decode_image` does, in words, but for the range of values."""
+    height, width = size
+    shape = "square" if height == width else f"part with sides {height}:{width}"
+    how = {"cover": f"the largest {shape} in the middle resized", "squash": "squashed", "letterbox": "letterboxed"}
+    return f"upright RGB, {how[frame]} (bicubic) to {height}x{width} px"  # stores are known as squashed by this text
+
+
 def fit_image(image: Image.Image, size: tuple[int, int], frame: Frame) -> Image.Image:
     """An image in RGB at a size (bicubic). size: height, width."""
     sides, cubic = (size[1], size[0]), Image.Resampling.BICUBIC

@@ -22,6 +22,7 @@ from tilework.core.errors import ConfigError, DamageError, InputError, TileworkE
 from tilework.core.files import new_directory, sha256, write, write_json
 from tilework.core.hub import local
 from tilework.core.location import PACKAGED, TOKENIZER, PathOrHub, packaged, path_or_hub
+from tilework.data.images import framing
 from tilework.models.model import ModelConfig, Network
 from tilework.tokenizers.quantise import Quantiser
 
@@ -134,12 +135,12 @@ class Card:
     @property
     def preprocessing(self) -> str:
         """The resize policy as a sentence."""
-        return f"upright RGB, short side resized (bicubic), centre cut to {self.size[0]}x{self.size[1]} px, in [0, 1]"
+        return f"{framing(self.size, 'cover')}, values from 0 to 1"
 
     @property
     def squashing(self) -> str:
         """The same where an image is squashed: its aspect is not kept, nothing is cut off."""
-        return f"upright RGB, squashed (bicubic) to {self.size[0]}x{self.size[1]} px, in [0, 1]"
+        return f"{framing(self.size, 'squash')}, values from 0 to 1"
 
 
 def save_tokenizer(
