@@ -154,6 +154,7 @@ class FolderStart:
             "largest_class": int(each.max()),
             "median_size": [int(median(side)) for side in zip(*sizes, strict=True)],
             "unreadable": len(broken),
+            **({"first_unreadable": f"{broken[0].path}: {broken[0].reason}"} if broken else {}),
             "bytes_per_image": folder.bytes / len(folder),
         }
 
