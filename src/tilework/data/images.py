@@ -267,6 +267,8 @@ def _files(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in entry.relative_to(folder).parts)
         if entry.is_file() and not hidden:
+            if any("\ud800" <= letter <= "\udfff" for letter in str(entry)):  # bytes that are no letters
+                raise InputError(f"a name is not UTF-8: {str(entry)!a}", "rename it")
             yield entry
 
 
