@@ -34,6 +34,11 @@ def command(*words: object) -> int:
     return int(ended.value.code or 0)
 
 
+def interrupt(*_: object) -> None:
+    """Ctrl-C."""
+    raise KeyboardInterrupt
+
+
 def short(name: str) -> Run:
     run = run_of(name)
     return replace(run, fit=replace(run.fit, steps=20))
@@ -163,7 +168,7 @@ def test_changed_images_are_named(
     for name, part, lost in (("split", "", "class0/000.png"), ("photos", "val/", "class0/000.png")):
         words = ("start", tmp_path / name, "--out", tmp_path / f"out-{name}")
         with monkeypatch.context() as patch:
-            patch.setattr(module, "train", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+            patch.setattr(module, "train", interrupt)
             assert command(*words) == 130
         (tmp_path / name / part / lost).rename(tmp_path / name / part / "class0/100.png")
         Image.new("RGB", (32, 32)).save(tmp_path / name / part / "class1/101.png")
@@ -209,7 +214,7 @@ def test_a_stopped_start_goes_on(
     assert "repeat the command to resume" in capsys.readouterr().err
     with monkeypatch.context() as patch:
         patch.setattr(module, "train", lambda *_: None)
-        patch.setattr(module, "linear_accuracy", lambda *_: os.kill(os.getpid(), signal.SIGINT))  # Ctrl-C
+        patch.setattr(module, "linear_accuracy", interrupt)
         assert command(*words) == 130
     assert "interrupted: repeat the command to resume" in capsys.readouterr().err
     assert not (tmp_path / "out/results.json").exists()

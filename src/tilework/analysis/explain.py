@@ -158,8 +158,6 @@ def explain(
     models = [replace(one, classes=shown_names(one.classes, names)) for one in models]
     held = tokenizer or next((one.tokenizer for one in models if one.tokenizer is not None), None)
     decoder = None if held is None else load_tokenizer(held)[0].to(chosen).requires_grad_(False)
-    if decoder is not None and not decoder.decodes:  # of which only codes as colours, or photographs, can be drawn
-        held = decoder = None
     for one in models:
         if held is not None and one.source.codebook is not None:
             decoder_of(held, one.source.codebook)  # refuses another tokenizer than that of the data

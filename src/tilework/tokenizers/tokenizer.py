@@ -88,7 +88,7 @@ class Tokenizer(Network):
 
     def pixels(self, vectors: Tensor) -> Tensor:
         """Images from code vectors. vectors: (B, h, w, C) or (B, T, C); returns (B, 3, H, W), about [0, 1]."""
-        raise ConfigError(f"a {type(self).__name__} has no decoder", "give a tokenizer that has one")
+        raise ConfigError(f"a {type(self).__name__} has no decoder", "give a tokenizer that has one, or none")
 
     @property
     def decodes(self) -> bool:
