@@ -90,6 +90,13 @@ def test_names_with_signs_of_the_format_are_written_and_read(tmp_path: Path) -> 
     assert set(found.keys) == set(names)
 
 
+def test_a_header_in_other_words_is_no_class(root: Path) -> None:
+    (root / "x.csv").write_text("Datei;Klasse\na.png;cat\nb.jpg;dog\n")
+    folder = ImageFolder.open(root / "x.csv")
+    assert (folder.keys, folder.classes) == (("a.png", "b.jpg"), ("cat", "dog"))
+    assert folder.remarks == (f"{root / 'x.csv'}: its first line ('Datei', 'Klasse') is taken for a header",)
+
+
 def test_blanks_around_cells_and_quoted_cells(root: Path) -> None:
     (root / "x.csv").write_text('path, label\na.png , cat\n"b.jpg", "dog"\n')
     folder = ImageFolder.open(root / "x.csv")

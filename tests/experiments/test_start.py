@@ -279,6 +279,11 @@ def a_file(root: Path) -> Path:
     return write_images(root / "in", 2, 6)
 
 
+def beside_a_label_file(root: Path) -> Path:
+    (flat(root) / "klassen.csv").write_text("0.png,a\n")
+    return root / "in"
+
+
 def page(root: Path) -> Path:
     (root / "in.html").write_text("<html>")
     return root / "in.html"
@@ -295,6 +300,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], int, str]] = {
     "a page": (page, (), 3, "is a file: give a folder"),
     "an empty folder": (lambda root: (root / "in").mkdir() or root / "in", (), 3, "has no class folders"),
     "no classes": (flat, (), 3, "has no class folders and no labels"),
+    "labels under another name": (beside_a_label_file, (), 3, "in/klassen.csv if it has them"),
     "one class": (one_class, (), 3, "12 images of 1 class: two classes"),
     "too few": (lambda root: write_images(root / "in", 2, 4), (), 3, "8 images of 2 classes: two classes and 10"),
     "two of each": (lambda root: write_images(root / "in", 6, 2), (), 3, "no class of"),

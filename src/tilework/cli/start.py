@@ -46,12 +46,15 @@ def start(
 
     if not 0 <= max_broken < 1:
         raise ConfigError(f"--max-broken {max_broken:g} is out of range", "give a share from 0 to below 1")
+    from tilework.core.console import notice
     from tilework.experiments.start import FolderStart
     from tilework.experiments.start_page import PAGE, bytes_line, comparison, next_commands, verdict
 
     place = out or Path(f"start-{images.resolve().stem}")
     job = FolderStart(images, place, val, classes or "leaf", max_broken, device, json, pixel_vit)
     if dry_run:
+        for note in job.parts.folder.notes:
+            notice(note, json)
         show(job.plan(), json)
         return
     results = job.run()

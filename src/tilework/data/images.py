@@ -104,8 +104,12 @@ class ImageFolder:
     def listed(root: Path | None, table: Path, classes: Sequence[str] | None = None) -> ImageFolder:
         """Images by a label file. root: their folder, if the file does not name it and they do not lie beside it."""
         known = LabelFile.read(table, root)
-        labels, names = known.numbers(classes)
         paths = [_existing(known.root / row.path) for row in known.rows]
+        first, header = known.rows[0], ()
+        if paths[0] is None and any(paths) and Path(first.path).suffix.lower() not in SUFFIXES:
+            header = (f"{table}: its first line ('{first.path}', '{first.label}') is taken for a header",)
+            known, paths = replace(known, rows=known.rows[1:]), paths[1:]
+        labels, names = known.numbers(classes)
         there = np.array([i for i, path in enumerate(paths) if path is not None], np.int64)
         absent = [row.path for row, path in zip(known.rows, paths, strict=True) if path is None]
         if not len(there):
@@ -113,7 +117,7 @@ class ImageFolder:
         count = f"{len(absent)} of {len(paths)}"
         said = (f"{table}: {count} images do not exist and are left out (first: {absent[0]})",) if absent else ()
         kept = tuple(path for path in paths if path is not None)
-        return ImageFolder(known.root, kept, labels[there], names, {}, said)
+        return ImageFolder(known.root, kept, labels[there], names, {}, (*header, *said))
 
     @staticmethod
     def loose(paths: Sequence[Path]) -> ImageFolder:

@@ -32,6 +32,7 @@ from tilework.core.files import is_free, locked, make_directory, write_json
 from tilework.core.location import is_store
 from tilework.core.sealed import read_json
 from tilework.data.images import PARTS, Broken, ImageFolder, Level, attempt, open_stored
+from tilework.data.label_file import SUFFIXES as LABEL_SUFFIXES
 from tilework.data.label_file import LabelFile
 from tilework.data.labels import UNLABELLED
 from tilework.data.split import list_images, split_numbers
@@ -84,7 +85,10 @@ def find_parts(images: Path, val: Path | None = None, level: Level = "leaf") -> 
         raise InputError(f"{val} is a token store, not images", "give a folder of images, or a label file")
     folder = ImageFolder.open(images, level=level)
     if folder.classes == (UNLABELLED,):
-        hint = "give each class a sub-folder of its own, or a label file"
+        tables = sorted(file for file in images.glob("*") if file.suffix.lower() in LABEL_SUFFIXES)
+        hint = (
+            f"give {tables[0]} if it has them" if tables else "give each class a sub-folder of its own, or a label file"
+        )
         raise InputError(f"{images} has no class folders and no labels", hint)
     each = np.bincount(folder.labels)
     full = int((each > 0).sum())
