@@ -214,7 +214,7 @@ def test_a_stopped_start_goes_on(
     assert "repeat the command to resume" in capsys.readouterr().err
     with monkeypatch.context() as patch:
         patch.setattr(module, "train", lambda *_: None)
-        patch.setattr(module, "linear_accuracy", interrupt)
+        patch.setattr(module, "linear_hits", interrupt)
         assert command(*words) == 130
     assert "interrupted: repeat the command to resume" in capsys.readouterr().err
     assert not (tmp_path / "out/results.json").exists()

@@ -11,7 +11,7 @@ N images | D channels of the teacher | K classes
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -31,17 +31,17 @@ from tilework.core.errors import InputError, OutputError
 from tilework.core.files import is_free, locked, make_directory, write_json
 from tilework.core.location import is_store
 from tilework.core.sealed import read_json
-from tilework.data.images import PARTS, Broken, ImageFolder, Level, attempt, open_stored
+from tilework.data.images import PARTS, Broken, ImageFolder, ImageSource, Level, attempt, open_stored
 from tilework.data.label_file import SUFFIXES as LABEL_SUFFIXES
 from tilework.data.label_file import LabelFile
 from tilework.data.labels import UNLABELLED
 from tilework.data.split import list_images, split_numbers
 from tilework.evaluation import Classification, classify
 from tilework.evaluation.colour_histogram import STEPS, colour_histograms
-from tilework.evaluation.probe import linear_accuracy
+from tilework.evaluation.probe import linear_hits
 from tilework.experiments.runner import claim
 from tilework.experiments.start_page import PAGE, write_page
-from tilework.experiments.statistics import within_noise
+from tilework.experiments.statistics import paired_within_noise
 from tilework.recipes import run_of
 from tilework.runs import train
 from tilework.runs.directory import RESULTS
@@ -61,7 +61,7 @@ PIXEL_RECIPE, TIMED = "plain_pixel_cpu", (2, 10)  # steps of the two short runs 
 SHARE = 0.8  # of each class that is trained on
 FEWEST = 10  # images
 TRIED = 8  # images that the estimate of time is made from
-TIMES, RIVALS, PIXEL_STEPS = "times.json", "rivals.json", "pixel-steps.json"
+TIMES, RIVALS, PIXEL_STEPS = "times.json", "right.json", "pixel-steps.json"
 
 
 @dataclass(frozen=True)
@@ -311,28 +311,28 @@ class FolderStart:
         return [known[key] for key in Store(self._store(part)).column("key")]
 
     def _rivals(self, train_images: ImageFolder, val_images: ImageFolder) -> Plain:
-        """Accuracy of simpler things on the same images."""
+        """Which validation images simpler things name right: a digit for each, in the order of the store."""
         file = self.out / RIVALS
         if file.is_file():
             return read_json(file)
         notice("comparing with a colour histogram and a linear probe", self.quiet)
         labels = {part: torch.from_numpy(Store(self._store(part)).column("label")).long() for part in ("train", "val")}
 
-        def accuracy(features: Callable[[str, ImageFolder], Tensor]) -> float:
+        def hits(features: Callable[[str, ImageFolder], Tensor]) -> str:
             seen, judged = features("train", train_images), features("val", val_images)
-            return linear_accuracy((seen, labels["train"]), (judged, labels["val"]))[0]
+            return _digits(linear_hits((seen, labels["train"]), (judged, labels["val"]))[0].tolist())
 
         largest = labels["train"].bincount().argmax()
         found = {
-            PROBE: accuracy(lambda part, _: torch.from_numpy(np.load(pooled_of(self._store(part))))),
-            COLOURS: accuracy(lambda part, folder: colour_histograms(self._paths(part, folder))),
-            LARGEST: float((labels["val"] == largest).float().mean()),
+            PROBE: hits(lambda part, _: torch.from_numpy(np.load(pooled_of(self._store(part))))),
+            COLOURS: hits(lambda part, folder: colour_histograms(self._paths(part, folder))),
+            LARGEST: _digits((labels["val"] == largest).tolist()),
         }
         write_json(file, found)
         return found
 
     def _pixels(self) -> Plain:
-        """Accuracy of a small ViT that learns from the pixels for as long as processors took for all the rest."""
+        """The same of a small ViT that learns from the pixels for as long as processors took for all the rest."""
         run = replace(run_of(PIXEL_RECIPE), max_broken=self.max_broken)
 
         def trained(steps: int, out: Path, quiet: bool) -> float:
@@ -352,7 +352,12 @@ class FolderStart:
             write_json(file, {"steps": max(TIMED[1], round(budget / each))})
         with self._timed("pixels"):
             trained(int(read_json(file)["steps"]), self.out / "pixel-run", self.quiet)
-        return {PIXELS: read_json(self.out / "pixel-run" / RESULTS)["top1"]}
+        model = Trained.open(self.out / "pixel-run")
+        judged = model.on(self._lists[1], pick_device(self.device))
+        found = classify(model.classifier, judged.source, judged.steps, pick_device(self.device))
+        assert isinstance(judged.source, ImageSource)
+        right = dict(zip(judged.source.folder.keys, (found.predicted == found.labels).tolist(), strict=True))
+        return {PIXELS: _digits([right.get(key, False) for key in Store(self._store("val")).column("key")])}
 
     def _evaluate(self, device: torch.device) -> Classification:
         trained = Trained.open(self.out / "run")
@@ -364,8 +369,9 @@ class FolderStart:
         features = 4 * np.load(pooled_of(self._store("train")), mmap_mode="r").shape[1]
         size, trained = sum(store.sizes.values()) / len(store), found.top(1)
         codes = store.sizes["tokens"] / len(store)
-        known: list[tuple[str, str, float | None, float]] = [
-            (TRAINED, f"trained: {self.recipe} on {prod(store.grid)} codes an image", codes, trained),
+        own = _digits((found.predicted == found.labels).tolist())
+        known: list[tuple[str, str, float | None, str]] = [
+            (TRAINED, f"trained: {self.recipe} on {prod(store.grid)} codes an image", codes, own),
             (PROBE, "linear probe of the same network's pooled features", float(features), rivals[PROBE]),
             (COLOURS, f"logistic regression of {STEPS**3} colours", 4.0 * STEPS**3, rivals[COLOURS]),
             (LARGEST, "always the largest class", None, rivals[LARGEST]),
@@ -375,9 +381,10 @@ class FolderStart:
             what = f"small ViT on pixels, the same processor time ({steps:,} steps)"
             known.append((PIXELS, what, plan["bytes_per_image"], rivals[PIXELS]))
         rows: list[Plain] = [
-            {"row": row, "what": what, "bytes_per_image": held, "accuracy": accuracy,
-             "difference": accuracy - trained, "within_noise": within_noise(accuracy, trained, count)}
-            for row, what, held, accuracy in known
+            {"row": row, "what": what, "bytes_per_image": held, "accuracy": _right(hits).mean().item(),
+             "difference": (hits.count("1") - own.count("1")) / count,
+             "within_noise": paired_within_noise(_right(hits), _right(own))}
+            for row, what, held, hits in known
         ]  # fmt: skip
         better = [row["row"] for row in rows[1:] if row["difference"] > 0 and not row["within_noise"]]
         images = {
@@ -402,6 +409,15 @@ class FolderStart:
             "cpu_seconds": {name: round(value[1], 1) for name, value in self.times.items()},
             "software": f"tilework {__version__}, torch {torch.__version__}",
         }
+
+
+def _digits(right: Sequence[bool]) -> str:
+    return "".join("1" if one else "0" for one in right)
+
+
+def _right(digits: str) -> np.ndarray:
+    """(N,) bool."""
+    return np.array([digit == "1" for digit in digits])
 
 
 def recommended(images: int) -> tuple[str, float]:

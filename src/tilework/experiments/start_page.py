@@ -78,7 +78,8 @@ def write_page(out: Path, results: Plain, found: Classification, paths: Sequence
     page.text(verdict(results))
     page.text(
         "The codes and the probe come from an EfficientNet-Lite0 that was trained on ImageNet-1k. One run, one split: "
-        "a difference is within noise below 1.96 standard errors of both accuracies."
+        "a difference is within noise where the images that only one of the two names right could fall so by chance "
+        "(McNemar's test, 95 %)."
     )
     page.heading("The images")
     height, width = images["median_size"]
