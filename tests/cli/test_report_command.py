@@ -242,7 +242,7 @@ def test_photographs_and_names_in_pictures(made: Path, tmp_path: Path, capsys: p
     assert sizes[2] == sizes[1], "the folder is known"
     rows = []
     for more in ([], ["--images", made / "images"]):
-        words = ["--data", made / "x.tok", "--out", tmp_path / "b.png", "--count", 2, "--names", names, *more]
+        words = ["--data", tmp_path / "x.tok", "--out", tmp_path / "b.png", "--count", 2, "--names", names, *more]
         capsys.readouterr()
         assert run("explain", made / "token", *words, "--json") == 0, "the run holds its tokenizer"
         said = json.loads(capsys.readouterr().out)
