@@ -105,7 +105,7 @@ class ImageFolder:
         """Images by a label file. root: their folder, if the file does not name it and they do not lie beside it."""
         known = LabelFile.read(table, root)
         paths = [_existing(known.root / row.path) for row in known.rows]
-        first, header = known.rows[0], ()
+        first, header = known.rows[0], tuple[str, ...]()
         if paths[0] is None and any(paths) and Path(first.path).suffix.lower() not in SUFFIXES:
             header = (f"{table}: its first line ('{first.path}', '{first.label}') is taken for a header",)
             known, paths = replace(known, rows=known.rows[1:]), paths[1:]
