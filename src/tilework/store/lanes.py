@@ -102,8 +102,8 @@ def decode_compiled(
 def within(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Records that a kernel may read: all inside the data, with four more bytes behind the last one."""
     starts, sizes = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(sizes, np.int64)
-    last = int((starts + sizes).max(initial=0))
-    if starts.min(initial=0) < 0 or sizes.min(initial=0) < 0 or last > len(data):
+    last = kernels(KERNELS).records_end(starts, sizes)
+    if not 0 <= last <= len(data):
         raise DamageError("a record lies outside its shard", "restore the shard")
     return (data if last + 4 <= len(data) else np.append(data, np.zeros(4, np.uint8))), starts, sizes
 
