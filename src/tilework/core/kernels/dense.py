@@ -34,7 +34,7 @@ def words(state: np.ndarray, out: np.ndarray) -> None:
         part = out[at : at + LANES]
         for k in range(LANES):
             a, b, c, d = s0[k], s1[k], s2[k], s3[k]
-            total, moved = a + d, b << U32(9)
+            total, moved = U32(a + d), b << U32(9)  # numba adds in 64 bits
             part[k] = (total << U32(7) | total >> U32(25)) + a
             c ^= a
             d ^= b
