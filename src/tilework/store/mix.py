@@ -297,7 +297,8 @@ def grouped(tree: np.ndarray, v: np.ndarray, c: np.ndarray) -> tuple[np.ndarray,
     """Groups of up to seven nodes, a node and the two turns behind it: weights (X, H', 8), c (X, 8), ways (X, 8, 2).
 
     The node behind node n of a group is 2 n + 1 or 2 n + 2. ways: where answers lead: a node of the group, 8 and the
-    number of another group, or -1 - code. H': H filled up to a multiple of 4. tree: (K - 1, 2); v: (K - 1, H); c: (K - 1,).
+    number of another group, or -1 - code. H': H filled up to a multiple of 4.
+    tree: (K - 1, 2); v: (K - 1, H); c: (K - 1,).
     """
     roots, inside = [0] if len(tree) else [], np.full((len(tree), 8), -1)  # nodes of the tree in each group
     ways = np.full((len(tree), 8, 2), -1, np.int64)

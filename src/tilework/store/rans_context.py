@@ -15,7 +15,15 @@ import numpy as np
 from tilework.core.compiled import kernels
 from tilework.core.errors import DamageError, InputError
 from tilework.store.codec import KERNELS, check_codes, codecs
-from tilework.store.lanes import LaneDecoder, check_sizes, coarse_tables, decode_compiled, encode_lanes, quantise, starts_of
+from tilework.store.lanes import (
+    LaneDecoder,
+    check_sizes,
+    coarse_tables,
+    decode_compiled,
+    encode_lanes,
+    quantise,
+    starts_of,
+)
 
 PRECISION = 12
 LARGEST_VOCABULARY = 1 << PRECISION - 1

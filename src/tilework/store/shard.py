@@ -209,7 +209,7 @@ class Shard:
         return sizes
 
     def find(self, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where records start, and their sizes, (B,) both; verified against their CRC, each with the others of its group.
+        """Where records start, and their sizes, (B,) both. Verified against their CRC, each with all of its group.
 
         local: (B,) indices in this shard.
         """

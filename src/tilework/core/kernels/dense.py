@@ -113,7 +113,7 @@ def add_channel_noise(x: np.ndarray, numbers: np.ndarray, scale: np.ndarray, out
     """
     state, drawn = np.empty((4, LANES), np.uint32), np.empty((2, PART), np.uint32)
     made = np.empty((2, PART), np.float32)
-    count, places, channels = out.shape
+    count, channels = out.shape[0], out.shape[2]
     common = np.empty(PART + channels, np.float32)  # n_c again and again
     for i in range(count):
         row, to, times = x[i].reshape(-1), out[i].reshape(-1), scale[i]

@@ -156,8 +156,8 @@ def decode_mix(
 ) -> int:
     """out: (B, T). heads: rows that stand alone, and the end; those between follow the row before.
 
-    weights: (X, H, 8), first: (X, 8), ways: (X, 8, 2) of groups of nodes, see store.mix.grouped; H a multiple of 4. Two rows
-    are decoded together: neither waits for its own last step.
+    weights: (X, H, 8), first: (X, 8), ways: (X, 8, 2) of groups of nodes, see store.mix.grouped; H a multiple of 4.
+    Two rows are decoded together: neither waits for its own last step.
     """
     steps, root = out.shape[1], EIGHT if len(weights) else -1
     units = weights.shape[1]
