@@ -333,7 +333,7 @@ def announce(start: FolderStart, plan: Plain) -> list[str]:
         f"{start.images}: {counted(plan['images'], 'image')} of {plan['classes']} classes "
         f"({few:,} to {many:,} each), about {width}x{height} px, {plan['bytes_per_image'] / 1e3:,.1f} kB each",
         f"1. split: train on {plan['train']:,}, {how} ({plan['val']:,} images)",
-        "2. tokenize: 7x7 codes of a frozen EfficientNet-Lite0, which has seen ImageNet-1k (the tokenizer 'box')",
+        "2. tokenize: codes of a frozen EfficientNet-Lite0, which has seen ImageNet-1k (the tokenizer 'box')",
         f"3. train: recipe {plan['recipe']}, {plan['steps']:,} steps (docs/choosing.md), "
         "beside a linear probe and a colour histogram on the same images",
         f"4. {_duration(plan['estimated_minutes'])} on this machine as it is now; all goes into {start.out}; "

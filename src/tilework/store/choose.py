@@ -17,7 +17,7 @@ SAMPLE_TOKENS = 1 << 22
 FAST = ("packed", "rans", "rans-context", "mix")  # choices of "auto": all decode faster than a model trains
 RUN = 16  # records that follow each other in a sample: some codecs tell a record by the one before
 WORTH_LEARNING = 1 << 17  # codes; fewer do not pay for a network
-STACKED = ("packed", "rans-stack")  # the same for several codes per position
+STACKED = ("packed", "rans", "rans-stack")  # the same for several codes per position
 
 
 def choose_codec(
