@@ -74,8 +74,8 @@ def tokenize(
         out: Store to write.
         tokenizer: Directory of a trained tokenizer, or hf://OWNER/NAME; box: the one that comes with Tilework, with
             codes of its own.
-        codes: What the tokenizer that comes with Tilework keeps: pooled features of the image, or a grid of codes; auto:
-            pooled, unless --size, --tiles, --masks or --boxes is given.
+        codes: What the tokenizer that comes with Tilework keeps: pooled features of the image, or a grid of codes;
+            auto: pooled, unless --size, --tiles, --masks or --boxes is given.
         like: Store whose class numbers and set of used codes to take over, for validation and transfer sets.
         labels: Label file (CSV, TSV or lines 'PATH LABEL') instead of one sub-folder per class.
         frame: cover: the centre of the image, short side resized; squash: the whole image, aspect not kept (SeiT).
