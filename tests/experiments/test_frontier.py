@@ -26,11 +26,11 @@ def data(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 def test_features_and_codes_and_resuming(data: tuple[Path, Path, Path], tmp_path: Path) -> None:
     train, val, teacher = data
-    names = ("float16", "int8", "rounded:0.8", "rounded:3", "pq:4", "kmeans:4", "codes:4", "codes:4x2")
+    names = ("float16", "int8", "rounded:0.85", "rounded:3", "pq:4", "kmeans:4", "codes:4", "codes:4x2")
     found = Frontier(train, val, tmp_path / "out", names, teacher, quiet=True).run()
     sizes = {row["row"]: row["bytes"] for row in found["rows"]}
     assert (sizes["float16"], sizes["int8"], sizes["pq:4"]) == (80, 40, 4)  # 40 channels
-    assert sizes["rounded:3"] < sizes["rounded:0.8"] < sizes["int8"]
+    assert sizes["rounded:3"] < sizes["rounded:0.85"] < sizes["int8"]
     assert sizes["codes:4"] <= 16 * 2 / 8  # 4x4 codes of two bits
     assert all(row["whole"] >= row["bytes"] for row in found["rows"])
     first = {path: path.read_bytes() for path in (tmp_path / "out" / "points").iterdir()}

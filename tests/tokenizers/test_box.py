@@ -153,7 +153,7 @@ def test_from_pixels_to_classes_as_one_graph(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_pooled_features_from_folder_to_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Oracle of the codes: the mean of the network's map, rounded to 0.8 deviations of each channel."""
+    """Oracle of the codes: the mean of the network's map, rounded to 0.85 deviations of each channel."""
     images = write_images(tmp_path / "images", 2, 11)
     data, like, run = (tmp_path / name for name in ("x.tok", "like.tok", "run"))
     assert command("tokenize", images, "--out", data, "--keep-order") == 0
@@ -164,7 +164,7 @@ def test_pooled_features_from_folder_to_prediction(tmp_path: Path, capsys: pytes
     with torch.no_grad():
         mean = box.load_box()[0].map(x).mean((1, 2)).numpy()
     values = np.take_along_axis(store.codebook.vectors, store.batch(np.arange(len(store)))[:, 0, 0], 0)
-    assert (np.abs(values - mean) <= 0.41 * mean.std(0) + 1e-5).mean() > 0.999
+    assert (np.abs(values - mean) <= 0.43 * mean.std(0) + 1e-5).mean() > 0.999
     assert command("tokenize", images, "--out", like, "--like", data, "--keep-order") == 0
     assert np.array_equal(Store(like).batch(np.arange(5)), store.batch(np.arange(5)))
     few = ("fit.steps=3", "fit.schedule.warmup_steps=1")

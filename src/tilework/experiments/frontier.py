@@ -43,7 +43,7 @@ from tilework.recipes import run_of
 from tilework.report.tokenizer_figures import accuracy_per_byte
 from tilework.runs import Run
 from tilework.store import Store, StoreWriter
-from tilework.tokenizers import TeacherCodesConfig, load_tokenizer
+from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.box import LEVELS
 from tilework.tokenizers.kmeans import kmeans
 from tilework.tokenizers.quantise import best
@@ -53,7 +53,7 @@ from tilework.tokenizers.tokenizer import WEIGHTS
 from tilework.train.log import Bar, notice
 
 RESULTS, TABLE, PLOT = "results.json", "table.md", "frontier.png"
-ROWS = ("float16", "int8", "rounded:0.8", "rounded:1.5", "pq:32", "pq:64", "pq:128", "kmeans:512", "codes:256",
+ROWS = ("float16", "int8", "rounded:0.85", "rounded:1.5", "pq:32", "pq:64", "pq:128", "kmeans:512", "codes:256",
         "codes:512", "codes:2048", "codes:256x2", "vit:512", "jpeg:32:30", "webp:32:10", "avif:32:20",
         "jpeg:64:30")  # fmt: skip
 CODERS = {"jpeg": "JPEG", "webp": "WEBP", "avif": "AVIF"}
@@ -272,7 +272,7 @@ def check(kind: str, value: str) -> None:
             "": kind,
             r"\d+": f"{kind}:64",
             r"\d+:\d+": f"{kind}:SIDE:QUALITY",
-            r"\d+(\.\d+)?": f"{kind}:0.8",
+            r"\d+(\.\d+)?": f"{kind}:0.85",
         }.get(forms[kind], f"{kind}:512x2")
         raise ConfigError(f"'{kind}:{value}' is no row", f"write it as {wanted}")
     if kind in CODERS:
@@ -313,8 +313,9 @@ def int8(self: Frontier, value: str) -> Point:
 
 @rows.add("rounded")
 def rounded(self: Frontier, value: str) -> Point:
-    """The same in a store, each channel rounded to steps of so many of its deviations: the codes of the box."""
-    codes = RoundedQuantiser(LEVELS, self.pooled["train"].shape[1])
+    """The same in a store, each channel rounded to steps of so many of its deviations."""
+    channels, side = self.pooled["train"].shape[1], next(self.maps("train")).shape[1]
+    codes = RoundedQuantiser(LEVELS, channels)
     codes.embedding.weight.data = evenly_spaced(self.pooled["train"], LEVELS, float(value))
     ids = {part: codes.nearest(self.pooled[part]) for part in PARTS}  # (N, D)
     path = self.out / "data" / f"rounded-{float(value):g}-train.tok"
@@ -322,8 +323,8 @@ def rounded(self: Frontier, value: str) -> Point:
         self.write(path, "train", codes.codebook.detach(), [ids["train"][:, None, None]])
     store = Store(path)
     accuracy = self.linear(*(codes.values(ids[part]).detach() for part in PARTS))
-    step = "" if float(value) == TeacherCodesConfig.step else f" (steps of {value} deviations)"
-    command = f"tilework tokenize TRAIN; tilework train linear_cpu{step}"
+    command = (f"tilework tokenizer teacher TRAIN quantiser=rounded step={value} pool={side} code_dim={channels} "
+               f"codes={LEVELS} --out T; tilework tokenize TRAIN --tokenizer T; tilework train linear_cpu")  # fmt: skip
     return Point(store.sizes["tokens"] / len(store), sum(store.sizes.values()) / len(store), accuracy, command, POOLED)
 
 

@@ -4,7 +4,7 @@ The package holds the frozen network, a projection and codes of general photogra
 benchmarks/make_box.py). Codes of the user's own images keep more of what tells them apart, take seconds, and lie in the
 store, so that the store and the package together can encode further images. They have one of two forms:
 
-- pooled: the mean of the network's map over the image, each of its 320 channels rounded to steps of 0.8 of its
+- pooled: the mean of the network's map over the image, each of its 320 channels rounded to steps of 0.85 of its
   deviation (rounded.py). Under 100 bytes an image; a linear classifier reads them as well as the mean itself.
 - grid: 7x7 codes of positions, by k-means and error diffusion: for crops, mixtures by area and dense labels.
 
@@ -52,7 +52,7 @@ def load_box() -> tuple[TeacherCodes, Card]:
 def pooled_box(box: TeacherCodes) -> TeacherCodes:
     """The network of the package with codes of the mean of its map, which are still to be fitted."""
     side = box.grid(box.config.size)[0]
-    config = replace(box.config, pool=side, code_dim=box.channels, codes=LEVELS, quantiser="rounded", depth=1)
+    config = replace(box.config, quantiser="rounded", pool=side, code_dim=box.channels, codes=LEVELS)
     return TeacherCodes(config, box.teacher).eval()
 
 

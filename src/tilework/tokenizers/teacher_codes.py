@@ -61,7 +61,7 @@ class TeacherCodesConfig(ModelConfig):
     diffusion: bool = True  # hand on what a code misses
     quantiser: Literal["nearest", "fsq", "rounded"] = "nearest"
     levels: tuple[int, ...] = ()  # of FSQ: code_dim of them, whose product is codes
-    step: float = 0.8  # of rounded: how far apart the codes of a channel are, in its deviations
+    step: float = 0.85  # of rounded: how far apart the codes of a channel are, in its deviations
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> TeacherCodes:
         """The tokenizer; images may have any size that is a multiple of the patch, unless the teacher has its own."""
