@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow bench docs lint format clean
+.PHONY: demo test test-slow bench faults docs lint format clean
 
 demo: .venv/demo.done
 	$(BIN)/tilework demo --out demo-out
@@ -18,6 +18,10 @@ test-slow: .venv/dev.done
 bench: .venv/dev.done
 	$(BIN)/python benchmarks/frame.py
 	$(BIN)/python benchmarks/all.py
+
+# the fault matrix at nightly size: hours; rows that results/faults.json holds are not run again
+faults: .venv/dev.done
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m faults --out results/faults.json
 
 docs: .venv/docs.done
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

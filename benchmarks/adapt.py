@@ -170,6 +170,7 @@ def costs(folder: Path, pairs: int) -> dict[str, Any]:
         objective = Classify(model)
         one, two = stepper(objective, adapt, batch), stepper(objective, plain, batch)
         step_ratio[f"tokenadapt_{name}"] = ratios(one, two, pairs)
+        print(f"TokenAdapt, ViT-{name}: {step_ratio[f'tokenadapt_{name}']}", file=sys.stderr)
         if name == "s":
             three = stepper(objective, through, batch)
             step_ratio["decode_augment_encode"] = ratios(three, two, max(3, pairs // 5))
@@ -180,7 +181,7 @@ def costs(folder: Path, pairs: int) -> dict[str, Any]:
         for ratio in (0.75, 0.001):
             model = patch_vit(f"vit_{name}").build(codebook.shape[1], (CROP, CROP), 0)
             assert isinstance(model, Model)
-            masked = MaskedConfig(ratio=(ratio, ratio)).build(model, codebook)
+            masked = MaskedConfig(ratio=(ratio, ratio)).build(model, Codebook.of(codebook))
             steps.append(stepper(masked, None, batch))
         mtm[name] = ratios(steps[0], steps[1], pairs)
     return {"step_ratio": step_ratio, "mtm_step_ratio": mtm}

@@ -22,6 +22,7 @@ from tilework.augment.affine import warp
 from tilework.core.batch import Mix
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.core.sealed import read_json
 from tilework.layers.token_adapt import TokenAdaptNetwork
 
 WEIGHTS, SETTINGS = "weights.safetensors", "token_adapt.json"
@@ -165,7 +166,7 @@ def test_logits_fit_the_same_codes_in_the_same_order_alone(numbered: Path) -> No
 
 
 def edit(path: Path, **changes: Any) -> None:
-    settings = json.loads((path / SETTINGS).read_text())
+    settings = read_json(path / SETTINGS)
     (path / SETTINGS).write_text(json.dumps({**settings, **changes}))
 
 
@@ -196,7 +197,7 @@ def test_round_trip(tmp_path: Path, codes: int) -> None:
     z = vectors(make_ids())
     assert torch.equal(loaded.g(loaded.f(z), CODEBOOK), network.eval().g(network.f(z), CODEBOOK))
     assert sorted(path.name for path in (tmp_path / "deep/adapter").iterdir()) == [SETTINGS, WEIGHTS]
-    settings = json.loads((tmp_path / "deep/adapter" / SETTINGS).read_text())
+    settings = read_json(tmp_path / "deep/adapter" / SETTINGS)
     assert settings["tokenizer"] == {"name": "small", "sha256": "0f"}
     with pytest.raises(OutputError, match="exists"):
         save_adapter(tmp_path / "deep/adapter", network, CODEBOOK, {})
@@ -281,7 +282,7 @@ def test_vectors_and_logits_are_not_taken_for_each_other(numbered: Path, saved: 
 
 
 def test_settings_from_before_there_were_logits(saved: Path) -> None:
-    settings = json.loads((saved / SETTINGS).read_text())
+    settings = read_json(saved / SETTINGS)
     del settings["codes"]
     (saved / SETTINGS).write_text(json.dumps(settings))
     assert load_adapter(saved)[0].codes == 0

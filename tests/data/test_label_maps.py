@@ -15,6 +15,8 @@ import torch
 
 from small_data import write_images, write_store
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError, TileworkError
+from tilework.core.files import sha256
+from tilework.core.sealed import read_json, write_sealed
 from tilework.data import ImageFolder, ImageSource, Part, TokenSource
 from tilework.data.label_maps import COLUMN, MAPS, Labelled, LabelMaps, MapsCard, write_maps
 from tilework.data.loader import Loader, in_order
@@ -159,7 +161,7 @@ NO_OBJECT = [b"", b"{", b"\xff\xfe", b"\0" * 40, b"null", b"3", b'"x"', b"[]", b
 @pytest.mark.parametrize("text", NO_OBJECT)
 def test_a_description_that_is_no_object(maps: Path, text: bytes) -> None:
     (maps / MAPS).write_bytes(text)
-    refused(DamageError, lambda: LabelMaps.open(maps), "malformed")
+    refused(DamageError, lambda: LabelMaps.open(maps), "malformed|not JSON")
 
 
 NONSENSE: list[tuple[str, Any]] = [
@@ -206,7 +208,7 @@ NONSENSE: list[tuple[str, Any]] = [
 
 def edit(path: Path, place: str, value: Any) -> None:
     """Change one value of the description."""
-    plain = json.loads((path / MAPS).read_text())
+    plain = read_json(path / MAPS)
     inner, *keys = plain, *place.split(".")
     for key in keys[:-1]:
         inner = inner[int(key) if key.isdigit() else key]
@@ -227,8 +229,9 @@ def test_maps_of_another_version_say_so(maps: Path, version: int, hint: str) -> 
 
 
 def test_every_part_of_the_description_is_needed(maps: Path) -> None:
-    plain = json.loads((maps / MAPS).read_text())
-    needed = [(plain, key) for key in plain] + [(plain["card"], key) for key in plain["card"] if key != "elsewhere"]
+    plain = read_json(maps / MAPS)
+    needed = [(plain, key) for key in plain if key != "keys"]  # older ones have no hash of their keys
+    needed += [(plain["card"], key) for key in plain["card"] if key != "elsewhere"]
     needed += [(plain["entry"], key) for key in ("name", "kind", "shards")]
     needed += [(plain["entry"]["shards"][0], key) for key in ("file", "records", "crc")]
     for inner, key in needed:
@@ -248,6 +251,9 @@ KEY_FILES = {
 @pytest.mark.parametrize("name", KEY_FILES)
 def test_keys_that_are_none(maps: Path, name: str) -> None:
     (maps / KEYS).write_bytes(KEY_FILES[name])
+    refused(DamageError, lambda: LabelMaps.open(maps), "is damaged")
+    plain = read_json(maps / MAPS)
+    write_sealed(maps / MAPS, {**plain, "keys": sha256(maps / KEYS)})  # as if they had been written so
     refused(DamageError, lambda: LabelMaps.open(maps), "malformed")
 
 

@@ -217,12 +217,12 @@ DIE_SAVING = """
 import os, signal, sys
 from tilework.cli.main import main
 from tilework.train import checkpoint
-write_json = checkpoint.write_json
+write_sealed = checkpoint.write_sealed
 def write(path, value):
     if path.parts[-4] == "2-pixels" and value["step"] == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    write_json(path, value)
-checkpoint.write_json = write
+    write_sealed(path, value)
+checkpoint.write_sealed = write
 main(sys.argv[1:])
 """
 

@@ -15,7 +15,9 @@ from tilework.augment import Embed, Flip, RandomResizedCrop
 from tilework.augment.scale import Scale
 from tilework.core.config import read_yaml, to_yaml
 from tilework.core.errors import DamageError, InputError, OutputError
+from tilework.core.files import sha256
 from tilework.core.location import KINDS
+from tilework.core.sealed import read_json, write_sealed
 from tilework.layers.stems import TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, ReconstructConfig
@@ -66,7 +68,7 @@ def test_a_run_of_a_released_version_resumes_to_its_figures(name: str, tmp_path:
         train(run, data, val, tmp_path / "run", "cpu", quiet=True)
     finally:
         torch.set_num_threads(threads)
-    found = json.loads((tmp_path / "run/results.json").read_text())
+    found = read_json(tmp_path / "run/results.json")
     known = json.loads((RELEASED / f"{name}.json").read_text())
     known.pop("top5", None)  # of three classes, which says nothing: it is not written any more
     assert found == pytest.approx({**known, "skipped_steps": 0}, rel=1e-4)
@@ -100,6 +102,10 @@ def test_another_setting_is_named(made: Path) -> None:
 def test_settings_of_another_version_are_refused_in_one_line(made: Path) -> None:
     plain = read_yaml(made / "run" / SETTINGS)
     (made / "run" / SETTINGS).write_text(to_yaml({**plain, "warp_drive": True}))
+    data = made / "run" / DATA
+    with pytest.raises(DamageError, match=r"run\.yaml was changed after the run began"):
+        Trained.open(made / "run")
+    write_sealed(data, {**read_json(data), "settings": sha256(made / "run" / SETTINGS)})
     for use in (
         lambda: evaluate_run(made / "run", made / "train.tok"),
         lambda: Trained.open(made / "run"),
@@ -111,7 +117,7 @@ def test_settings_of_another_version_are_refused_in_one_line(made: Path) -> None
 
 @pytest.mark.parametrize("version", [VERSION + 1, "two"])
 def test_a_newer_directory_is_refused(made: Path, version: object) -> None:
-    plain = json.loads((made / "run" / DATA).read_text())
+    plain = read_json(made / "run" / DATA)
     assert plain["version"] == VERSION
     (made / "run" / DATA).write_text(json.dumps({**plain, "version": version}))
     with pytest.raises(DamageError, match=f"is a run of version {version}, this software reads {VERSION}"):

@@ -21,6 +21,7 @@ from tilework.core.distributed import World
 from tilework.core.errors import DamageError, InputError
 from tilework.core.files import sha256
 from tilework.core.rng import Draws
+from tilework.core.sealed import read_json
 from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyCodesConfig, ClassifyConfig, MaskedConfig
@@ -253,7 +254,7 @@ def test_a_damaged_table_is_refused_everywhere(table: Tensor, made: Made, tmp_pa
         train(TUNED, made.store, None, tmp_path / "out", "cpu", quiet=True, start=tmp_path / "hurt")
     with pytest.raises(DamageError, match=r"codebook\.safetensors is missing or damaged"):
         load_exported(tmp_path / "m")
-    about = json.loads((tmp_path / "m/model.json").read_text())
+    about = read_json(tmp_path / "m/model.json")
     about["sha256"][FILE] = sha256(tmp_path / "m" / FILE)
     (tmp_path / "m/model.json").write_text(json.dumps(about))
     with pytest.raises(DamageError, match=words):

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load, save
 
 from tilework.core.errors import DamageError, InputError, OutputError
+from tilework.core.sealed import read_json
 from tilework.tokenizers import Tokenizer, VitVqConfig, create_tokenizer, load_tokenizer, save_tokenizer
 
 CONFIG = VitVqConfig(patch=4, codes=16, code_dim=4, width=16, depth=1, heads=2)
@@ -34,7 +35,7 @@ def saved(tokenizer: Tokenizer, tmp_path: Path) -> Path:
 
 def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change the settings as text."""
-    settings = json.loads((path / SETTINGS).read_text())
+    settings = read_json(path / SETTINGS)
     change(settings)
     (path / SETTINGS).write_text(json.dumps(settings))
 
@@ -75,7 +76,7 @@ def test_card_says_where_it_comes_from(saved: Path) -> None:
 
 def test_only_weights_and_settings_are_written(saved: Path) -> None:
     assert sorted(path.name for path in saved.iterdir()) == [SETTINGS, WEIGHTS]
-    settings = json.loads((saved / SETTINGS).read_text())
+    settings = read_json(saved / SETTINGS)
     assert settings["model"] == {
         "name": "vit_vq",
         "patch": 4,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 
 from tilework.core.errors import DamageError, OutputError
+from tilework.core.sealed import read_json, write_sealed
 from tilework.train.checkpoint import latest_checkpoint, load_checkpoint, load_model_weights, save_checkpoint
 
 
@@ -66,13 +66,25 @@ def test_another_model_another_version_no_state(tmp_path: Path) -> None:
     path = tmp_path / "step-00000007"
     with pytest.raises(DamageError, match="another model"):
         load_checkpoint(path, Holder(5), None, None)
-    state = json.loads((path / "state.json").read_text())
-    (path / "state.json").write_text(json.dumps({**state, "version": 99}))
+    write_sealed(path / "state.json", {**read_json(path / "state.json"), "version": 99})
     with pytest.raises(DamageError, match="version 99"):
         load_checkpoint(path, Holder(), None, None)
     (path / "state.json").unlink()
     with pytest.raises(DamageError, match=r"state\.json"):
         load_checkpoint(path, Holder(), None, None)
+
+
+def test_a_pointer_that_names_another_checkpoint_by_a_flipped_bit_is_refused(tmp_path: Path) -> None:
+    holder, optimiser = saved(tmp_path)
+    save_checkpoint(tmp_path, 6, holder, optimiser, None, keep=2)  # 6 and 7 differ in one bit
+    pointer = tmp_path / "latest"
+    assert latest_checkpoint(tmp_path) == tmp_path / "step-00000006"
+    for text in (pointer.read_text().replace("6 ", "7 "), "step-0000000\xff", "step-00000006 \n0", "\0"):
+        pointer.write_bytes(text.encode("latin-1"))
+        with pytest.raises(DamageError, match="latest"):
+            latest_checkpoint(tmp_path)
+    pointer.write_text("step-00000007\n")  # as older versions wrote it
+    assert latest_checkpoint(tmp_path) == tmp_path / "step-00000007"
 
 
 def test_pointer_to_nowhere(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from tilework.analysis.robustness.cells import show_eps
 from tilework.analysis.robustness.report import RESULTS, attack_curves, code_curves, corruption_curves, markdown
 from tilework.core.config import Plain, to_yaml
 from tilework.core.errors import DamageError
+from tilework.core.sealed import read_json
 from tilework.report import Page
 from tilework.report.plots import colour_of, line_plot
-from tilework.runs.directory import read_json
 
 
 def is_robustness(results: Plain) -> bool:

@@ -17,13 +17,13 @@ from tilework.core.config import to_yaml
 from tilework.core.distributed import pick_device
 from tilework.core.errors import TileworkError
 from tilework.core.location import Location, is_store, location
+from tilework.core.sealed import read_json
 from tilework.data import ImageFolder
 from tilework.data.class_names import shown_names
 from tilework.data.pairs import open_pairs
 from tilework.evaluation import Classification, classify
 from tilework.report import Card, Page
 from tilework.report.plots import run_plots
-from tilework.runs.directory import read_json
 from tilework.runs.export import open_model
 from tilework.runs.pictures import samples_of
 from tilework.runs.segment import Segmenter

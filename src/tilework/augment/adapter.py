@@ -5,7 +5,6 @@ B batch | C code dim | H, W code grid | h, w output grid | K codes
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,8 @@ from tilework.augment.augment import CPU
 from tilework.core.batch import Mix
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, DamageError, InputError
-from tilework.core.files import new_directory, sha256, write, write_json
+from tilework.core.files import new_directory, sha256, write
+from tilework.core.sealed import read_json, write_sealed
 from tilework.core.torch_files import read_torch
 from tilework.layers.positions import sincos_positions
 from tilework.layers.token_adapt import TokenAdaptNetwork
@@ -109,7 +109,7 @@ def save_adapter(path: Path, network: TokenAdaptNetwork, codebook: Tensor, token
             "regression": network.regression,
         }
         head = {"format": "tilework token_adapt", "version": VERSION, "tokenizer": tokenizer}
-        write_json(root / SETTINGS, {**head, **sizes, "sha256": sha256(root / WEIGHTS)})
+        write_sealed(root / SETTINGS, {**head, **sizes, "sha256": sha256(root / WEIGHTS)})
 
 
 def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Codebook]:
@@ -120,7 +120,7 @@ def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Codebook]:
             "train one with 'tilework train token_adapt --tokenizer TOKENIZER', which leaves it in OUT/token_adapt",
         )
     try:
-        settings = json.loads((path / SETTINGS).read_bytes())
+        settings = read_json(path / SETTINGS)
         version = settings["version"]
         if version == 2:
             what = f"{path} has TokenAdapt version 2, whose logits went by another distance"

@@ -75,7 +75,7 @@ def _kind(thing: Location) -> str:
     from tilework.analysis.robustness_page import is_robustness
     from tilework.core.errors import InputError
     from tilework.core.location import is_store, what_is
-    from tilework.runs.directory import read_json
+    from tilework.core.sealed import read_json
 
     if is_store(thing):
         return "store"

@@ -200,6 +200,7 @@ def tokenize(
             "store": str(out),
             "images": len(store),
             "quarantined": len(broken),
+            **({"skipped_files": sum(folder.skipped.values())} if isinstance(folder, ImageFolder) else {}),
             "codec": store.manifest.codec,
             "codes": store.vocabulary,
             "bytes_per_image": sum(store.sizes.values()) / len(store),

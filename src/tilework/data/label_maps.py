@@ -19,8 +19,9 @@ from safetensors import SafetensorError
 from tilework.core.batch import Batch
 from tilework.core.config import decode
 from tilework.core.errors import ConfigError, DamageError, InputError
-from tilework.core.files import new_directory, write, write_json
+from tilework.core.files import new_directory, sha256, write
 from tilework.core.location import Location, is_store
+from tilework.core.sealed import read_json, write_sealed
 from tilework.data.columns import ColumnKind, column_kinds
 from tilework.data.images import ImageSource
 from tilework.data.score_map import ScoreMap
@@ -30,7 +31,7 @@ from tilework.store import Store
 from tilework.store.columns import ColumnEntry, RecordColumn, pack_column, unpack_column, write_column
 from tilework.store.label_maps import VERSION, check_version, decode_maps, other_version
 
-COLUMN, MAPS = "label_map", "maps.json"
+COLUMN, MAPS, KEYS = "label_map", "maps.json", "columns/key.safetensors"
 CARD = f"{COLUMN}_card"  # column of a store: what the maps are, once
 FORMAT = "tilework label maps"
 MALFORMED = (ValueError, KeyError, TypeError, IndexError, RecursionError, ConfigError)  # what nonsense raises
@@ -62,14 +63,16 @@ class LabelMaps:
         if not (path / MAPS).is_file():
             raise InputError(f"no label maps in {path}", "make them with 'tilework annotate IMAGES --out MAPS'")
         try:
-            plain = json.loads((path / MAPS).read_bytes())
+            plain = read_json(path / MAPS)
             version = plain["version"]
             if plain["format"] != FORMAT or not isinstance(version, int):
                 raise ValueError(f"format {plain['format']}, version {version}")
             if version != VERSION:
                 raise other_version(str(path), version)
             card, entry = decode(MapsCard, plain["card"]), decode(ColumnEntry, plain["entry"])
-            keys = unpack_column((path / "columns/key.safetensors").read_bytes(), "text")
+            if plain.get("keys", sha256(path / KEYS)) != sha256(path / KEYS):  # older ones have no hash of them
+                raise DamageError(f"{path / KEYS} is damaged", "restore it")
+            keys = unpack_column((path / KEYS).read_bytes(), "text")
             if entry.kind != "bytes" or any(".." in Path(shard.file).parts for shard in entry.shards):
                 raise ValueError("shards that cannot be")
             records = RecordColumn(path, entry)
@@ -125,9 +128,9 @@ def write_maps(path: Path, card: MapsCard, keys: Sequence[str], records: Iterabl
         count = sum(shard.records for shard in entry.shards)
         if count != len(keys):
             raise InputError(f"{count} label maps for {len(keys)} images", "give one each")
-        write(root / "columns/key.safetensors", pack_column(list(keys)))
+        write(root / KEYS, pack_column(list(keys)))
         head = {"format": FORMAT, "version": VERSION, "card": asdict(card), "entry": asdict(entry)}
-        write_json(root / MAPS, head)
+        write_sealed(root / MAPS, {**head, "keys": sha256(root / KEYS)})
 
 
 class Labelled(Around):

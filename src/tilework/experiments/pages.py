@@ -10,11 +10,11 @@ from statistics import mean
 
 from tilework.core.config import Plain, to_yaml
 from tilework.core.errors import DamageError, InputError
+from tilework.core.sealed import read_json
 from tilework.experiments import compare, converged, frontier, table, tokenizers
 from tilework.report import Page
 from tilework.report.plots import Named, colour_of, line_plot
 from tilework.report.tokenizer_figures import draw_accuracy_per_byte
-from tilework.runs.directory import read_json
 
 RESULTS, SETTINGS = "results.json", "settings.json"
 

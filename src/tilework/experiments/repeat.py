@@ -10,9 +10,10 @@ from typing import Any
 
 from tilework.core.config import decode, encode, override, read_yaml
 from tilework.core.errors import TileworkError
+from tilework.core.sealed import read_json
 from tilework.recipes.index import Card, cards
 from tilework.runs import Chain, Run
-from tilework.runs.directory import CHAIN, SETTINGS, RunDirectory, read_json
+from tilework.runs.directory import CHAIN, SETTINGS, RunDirectory
 
 ANY = "demo_pixel"  # a whole file of settings replaces all of a recipe
 

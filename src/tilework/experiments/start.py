@@ -30,6 +30,7 @@ from tilework.core.distributed import pick_device
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import is_free, locked, make_directory, write_json
 from tilework.core.location import is_store
+from tilework.core.sealed import read_json
 from tilework.data.images import PARTS, ImageFolder, Level, attempt, open_stored
 from tilework.data.labels import UNLABELLED
 from tilework.data.split import split_images
@@ -41,7 +42,7 @@ from tilework.experiments.start_page import write_page
 from tilework.experiments.statistics import within_noise
 from tilework.recipes import run_of
 from tilework.runs import train
-from tilework.runs.directory import RESULTS, read_json
+from tilework.runs.directory import RESULTS
 from tilework.runs.trained import Trained
 from tilework.store import Store
 from tilework.tokenizers.box import box_like, fitted_box, kept_box, load_box

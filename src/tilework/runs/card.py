@@ -8,7 +8,8 @@ from pathlib import Path
 from tilework.core.config import Plain, read_yaml
 from tilework.core.hub import WRITTEN
 from tilework.core.location import HubName
-from tilework.runs.directory import RunDirectory, read_json
+from tilework.core.sealed import read_json
+from tilework.runs.directory import RunDirectory
 from tilework.store import manifest
 from tilework.version import __version__
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from tilework.augment import build_all
 from tilework.core.distributed import join_world
 from tilework.core.errors import ConfigError
-from tilework.core.files import write_json
 from tilework.core.location import Location, PathOrHub, Url, is_store
+from tilework.core.sealed import write_sealed
 from tilework.data import ImageFolder, ImageSource, Source, TokenSource
 from tilework.data.pairs import open_pairs
 from tilework.models import Model
@@ -45,7 +45,7 @@ def train_chain(
             result = train_in(world, link.run, data[number], val[number], start, where, name, quiet)
             start = where
         if world.leads:
-            write_json(out / RESULTS, result.summary)
+            write_sealed(out / RESULTS, result.summary)
     return result
 
 

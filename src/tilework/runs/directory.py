@@ -21,8 +21,9 @@ from tilework.core.codebook import FILE as CODEBOOK
 from tilework.core.codebook import Codebook
 from tilework.core.config import Plain, decode, encode, first_difference, read_yaml, to_yaml
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
-from tilework.core.files import is_free, make_directory, write, write_json
+from tilework.core.files import is_free, make_directory, sha256, write
 from tilework.core.location import PathOrHub, what_is
+from tilework.core.sealed import read_json, write_sealed
 from tilework.data.images import Frame
 from tilework.runs.run import Chain, R, Run
 from tilework.tokenizers.find import find_tokenizer
@@ -31,7 +32,8 @@ from tilework.train.checkpoint import best_checkpoint, latest_checkpoint
 HUB = "hub"  # key in data.json: SHA-256 of files by names on the hub
 SETTINGS, DATA, RESULTS, QUARANTINE, CHAIN = "run.yaml", "data.json", "results.json", "quarantine.json", "chain.yaml"
 BOXES = "boxes_set_aside.json"  # boxes that cannot be used
-VERSION = 2  # 1 had no number
+VERSION = 3  # 1 had no number, 2 no hash of settings and data
+OUTSIDE = ("train", "val", "start", HUB, "settings")  # keys of data.json that are not of the DataSpec
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,10 @@ class RunDirectory:
 
     def settings(self) -> Run:
         """What was trained; settings that older versions did not have take their defaults."""
-        return _decoded(Run, self.path / SETTINGS)
+        file = self.path / SETTINGS
+        if (self.path / DATA).is_file() and read_json(self.path / DATA).get("settings", sha256(file)) != sha256(file):
+            raise DamageError(f"{file} was changed after the run began", "restore it")
+        return _decoded(Run, file)
 
     def data(self) -> DataSpec:
         """What the data looked like."""
@@ -97,7 +102,7 @@ class RunDirectory:
         version = plain.pop("version", 1)
         if not isinstance(version, int) or version > VERSION:
             raise DamageError(f"{self.path} is a run of version {version}, this software reads {VERSION}", "update it")
-        known = {key: value for key, value in plain.items() if key not in ("train", "val", "start", HUB)}
+        known = {key: value for key, value in plain.items() if key not in OUTSIDE}
         try:
             spec: DataSpec = decode(DataSpec, known)
         except ConfigError as error:
@@ -178,7 +183,8 @@ class RunDirectory:
         write(self.path / SETTINGS, to_yaml(run).encode())
         places = {name: str(path) if path else None for name, path in paths.items()}
         plain = {"version": VERSION, **asdict(spec), **places, "start": self._relative(start)}
-        write_json(self.path / DATA, {**plain, HUB: hub} if hub else plain)
+        plain["settings"] = sha256(self.path / SETTINGS)
+        write_sealed(self.path / DATA, {**plain, HUB: hub} if hub else plain)
 
     def _relative(self, start: PathOrHub | None) -> str | None:
         """Where a start lies as seen from the run, so that a chain may move; a name on the hub stays."""
@@ -210,17 +216,6 @@ def check_same(path: Path, kept: Run | Chain, wanted: Run | Chain, kind: str) ->
             f"{path} holds another {kind}: {key} is {old} there and {new} here",
             "choose another --out, or repeat its settings to go on with it",
         )
-
-
-def read_json(path: Path) -> Plain:
-    """A file that holds one object."""
-    try:
-        plain = json.loads(path.read_bytes())
-        if not isinstance(plain, dict):
-            raise ValueError("no object")
-        return plain
-    except (OSError, ValueError) as error:
-        raise DamageError(f"{path} is not JSON", f"restore it ({error})") from error
 
 
 def _decoded(kind: type[R], path: Path) -> R:

@@ -25,10 +25,11 @@ from tilework.core.codebook import FILE as CODEBOOK
 from tilework.core.codebook import Codebook
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, MachineError, OutputError, TileworkError
-from tilework.core.files import new_directory, sha256, write, write_json
+from tilework.core.files import new_directory, sha256, write
 from tilework.core.hub import local
 from tilework.core.location import location, path_or_hub, what_is
 from tilework.core.rng import Draws
+from tilework.core.sealed import read_json, write_sealed
 from tilework.data.images import Frame
 from tilework.models import Model, ModelConfig, Output
 from tilework.objectives import ClassifyConfig
@@ -44,7 +45,7 @@ from tilework.tokenizers.tokenizer import Card
 from tilework.version import __version__
 
 GRAPH = "model.onnx"
-FORMAT, VERSION = "tilework model", 2  # 1 had no tokenizer
+FORMAT, VERSION = "tilework model", 3  # 1 had no tokenizer, 2 no hash of the description
 SAMPLES = 8  # that outputs are compared on
 TOLERANCE = 1e-4  # of ONNX logits; those from safetensors must be equal
 LARGEST = 1 << 26  # bytes of model.json
@@ -291,7 +292,7 @@ def export_run(
             graph = _write_graph(folder / GRAPH, whole, x, logits, description)
         hashes = {file.name: sha256(file) for file in sorted(folder.iterdir()) if file.is_file()}
         description = replace(description, onnx=graph, sha256=hashes)
-        write_json(folder / DESCRIPTION, {"format": FORMAT, "version": VERSION, **encode(description)})
+        write_sealed(folder / DESCRIPTION, {"format": FORMAT, "version": VERSION, **encode(description)})
         difference = _difference(load_exported(folder).logits(x), logits)
         if difference != 0:  # nor is NaN
             raise TileworkError(f"the exported model of {path} differs from the run by {difference:.3g}", "report this")
@@ -366,11 +367,10 @@ def _description(path: Path) -> Description:
     if file.stat().st_size > LARGEST:
         raise DamageError(f"{file} is larger than it can be", "export the run again")
     try:
-        plain = json.loads(file.read_bytes())
-        plain = plain if isinstance(plain, dict) else {}
+        plain = read_json(file)
         if plain.pop("format", None) != FORMAT:
             raise DamageError(f"{file} does not describe a model", "export the run again")
-        if (version := plain.pop("version", None)) not in (1, VERSION):
+        if (version := plain.pop("version", None)) not in (1, 2, VERSION):
             raise DamageError(f"{path} has model version {version}, this software reads {VERSION}", "update Tilework")
         if _largest(plain) > LARGEST_SETTING:
             raise ConfigError(f"a setting is larger than {LARGEST_SETTING}")

@@ -18,6 +18,7 @@ from tilework.core.distributed import World, join_world
 from tilework.core.files import locked, write, write_json
 from tilework.core.location import Location, PathOrHub, Url, location, path_or_hub
 from tilework.core.rng import Draws
+from tilework.core.sealed import write_sealed
 from tilework.data import Source
 from tilework.data.detected import boxes_set_aside, clipped_boxes
 from tilework.data.masked import broken_files, images_without_class
@@ -209,7 +210,7 @@ def train_in(
             learnt, codebook = job.objective.learnt_table(), job.source.codebook
             if learnt is not None and codebook is not None:
                 codebook.with_learnt(learnt.cpu().numpy()).write(out)
-            write_json(out / RESULTS, result.summary)
+            write_sealed(out / RESULTS, result.summary)
             job.saved()
     world.wait()  # a run that starts from this one reads what was just written
     return result

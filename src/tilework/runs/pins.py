@@ -10,7 +10,8 @@ from tilework.core.config import decode, encode
 from tilework.core.errors import DamageError, InputError
 from tilework.core.hub import Fetched, fetch
 from tilework.core.location import HF, HubName, PathOrHub
-from tilework.runs.directory import DATA, HUB, read_json
+from tilework.core.sealed import read_json
+from tilework.runs.directory import DATA, HUB
 from tilework.runs.run import R
 
 Hashes = dict[str, dict[str, str]]  # of files, by names on the hub

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -13,8 +12,9 @@ from tilework.core.config import Plain
 from tilework.core.errors import DamageError, InputError, OutputError
 from tilework.core.files import is_free, locked, make_directory, sha256, sync_tree
 from tilework.core.location import HubName, Url, location, what_is
+from tilework.core.sealed import read_json, sealed
 from tilework.runs.card import card_of
-from tilework.runs.directory import DATA, read_json
+from tilework.runs.directory import DATA
 from tilework.store import manifest
 from tilework.train.checkpoint import best_checkpoint, latest_checkpoint
 from tilework.train.log import notice
@@ -125,4 +125,4 @@ def _without_paths(file: Path) -> bytes:
         if isinstance(given := plain.get(key), str):
             place = location(given)
             plain[key] = given if isinstance(place, Url) else place.name
-    return (json.dumps(plain, indent=2) + "\n").encode()
+    return sealed(plain)

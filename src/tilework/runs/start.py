@@ -13,11 +13,12 @@ from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, InputError, TileworkError
 from tilework.core.hub import local
 from tilework.core.location import PathOrHub
+from tilework.core.sealed import read_json
 from tilework.models import Model
 from tilework.models.weights import adopt, read_weights
 from tilework.objectives import Objective
 from tilework.objectives.masked_published import embeds_codes, published_encoder
-from tilework.runs.directory import RunDirectory, read_json
+from tilework.runs.directory import RunDirectory
 from tilework.train.checkpoint import model_tensors
 from tilework.train.log import notice
 

@@ -9,10 +9,10 @@ from tilework.augment import Normalise
 from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.hub import CONFIG, local
 from tilework.core.location import PathOrHub, path_or_hub
+from tilework.core.sealed import read_json
 from tilework.models import create_model, preset
 from tilework.models.efficientnet_lite import published_weights
 from tilework.models.weights import adopt, read_weights
-from tilework.runs.directory import read_json
 from tilework.runs.export import open_model
 from tilework.tokenizers.teacher_codes import TeacherCodes, TeacherCodesConfig
 

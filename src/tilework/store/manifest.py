@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from tilework.core.config import decode
 from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.files import sha256, write
+from tilework.core.sealed import seal_of
 from tilework.store.columns import ColumnEntry
 from tilework.store.shard import ShardEntry
 
@@ -78,7 +77,7 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
         del body["shuffled"]
     if not manifest.original_bytes:
         del body["original_bytes"]
-    text = {"format": FORMAT, "version": VERSION, **body, "seal": _hash(body)}
+    text = {"format": FORMAT, "version": VERSION, **body, "seal": seal_of(body)}
     write(root / NAME, (json.dumps(text, indent=1) + "\n").encode())
 
 
@@ -101,7 +100,7 @@ def parse(data: bytes, root: str) -> Manifest:
     try:
         text = json.loads(data)
         text = text if isinstance(text, dict) else {}
-        digest = _hash({key: value for key, value in text.items() if key not in ("format", "version", "seal")})
+        digest = seal_of({key: value for key, value in text.items() if key not in ("format", "version", "seal")})
     except (ValueError, RecursionError) as error:
         raise DamageError(f"{path} is not JSON", f"restore it ({error})") from error
     if text.pop("format", None) != FORMAT:
@@ -144,7 +143,3 @@ def _check(root: str, manifest: Manifest) -> None:
     for row, count in zip(rows, [manifest.images * manifest.views, *(len(rows) - 1) * [manifest.images]], strict=True):
         if sum(shard.records for shard in row) != count:
             raise DamageError(f"the shards of {root} do not add up to {count} records", "restore the manifest")
-
-
-def _hash(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -5,7 +5,6 @@ B batch | H, W pixels | h, w code grid, or T codes of a sequence | K codes | C c
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +18,10 @@ from tilework.core.batch import Stage
 from tilework.core.codebook import Codebook
 from tilework.core.config import Plain, decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, TileworkError
-from tilework.core.files import new_directory, sha256, write, write_json
+from tilework.core.files import new_directory, sha256, write
 from tilework.core.hub import local
 from tilework.core.location import PACKAGED, TOKENIZER, PathOrHub, packaged, path_or_hub
+from tilework.core.sealed import read_json, write_sealed
 from tilework.models.model import ModelConfig, Network
 from tilework.tokenizers.quantise import Quantiser
 
@@ -158,7 +158,7 @@ def save_tokenizer(
         write(root / WEIGHTS, save_tensors(_packed(tensors) if small else tensors))
         settings: Plain = {"format": "tilework tokenizer", "version": 1, "name": path.stem, "size": list(size)}
         settings |= {"origin": origin, "sha256": sha256(root / WEIGHTS), "model": encode(config)}
-        write_json(root / SETTINGS, settings)
+        write_sealed(root / SETTINGS, settings)
 
 
 def _packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -196,7 +196,7 @@ def load_tokenizer(given: PathOrHub | str) -> tuple[Tokenizer, Card]:
     if not (path / SETTINGS).is_file():
         raise InputError(f"no tokenizer in {path}", "train one with 'tilework tokenizer train IMAGES'")
     try:
-        settings = json.loads((path / SETTINGS).read_bytes())
+        settings = read_json(path / SETTINGS)
         if settings["version"] != 1:
             raise DamageError(f"{path} has tokenizer version {settings['version']}, not 1", "update Tilework")
         config = decode(ModelConfig, settings["model"], "model")

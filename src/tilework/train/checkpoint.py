@@ -7,7 +7,6 @@ checkpoints/best             name of the one with the best validation figure
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from tilework.core.errors import DamageError
-from tilework.core.files import new_directory, sha256, write, write_json
+from tilework.core.files import crc32c, new_directory, sha256, write
+from tilework.core.sealed import read_json, write_sealed
 
 VERSION = 1
 
@@ -40,10 +40,10 @@ def save_checkpoint(
         for part, tensors in parts.items():
             (folder / f"{part}.safetensors").write_bytes(save(_once(tensors)))
         hashes = {file.name: sha256(file) for file in sorted(folder.glob("*.safetensors"))}
-        write_json(folder / "state.json", {"version": VERSION, "step": step, "sha256": hashes})
+        write_sealed(folder / "state.json", {"version": VERSION, "step": step, "sha256": hashes})
     if best:  # first: a run killed in between repeats the evaluation, and would not know after `latest`
-        write(root / "best", f"{name}\n".encode())
-    write(root / "latest", f"{name}\n".encode())
+        _point(root / "best", name)
+    _point(root / "latest", name)
     kept = best_checkpoint(root)
     for old in (*sorted(root.glob("step-*"))[:-keep], *root.glob(".step-*.tmp")):  # the latter of a save cut short
         if old != kept:
@@ -60,12 +60,20 @@ def best_checkpoint(root: Path) -> Path | None:
     return _named(root / "best")
 
 
+def _point(pointer: Path, name: str) -> None:
+    """A name, and its checksum: names of checkpoints differ by a digit."""
+    write(pointer, f"{name} {crc32c(name.encode()):08x}\n".encode())
+
+
 def _named(pointer: Path) -> Path | None:
     if not pointer.is_file():
         return None
-    path = pointer.parent / pointer.read_text().strip()
-    if path.parent != pointer.parent or not path.is_dir():  # it names one beside it, and nothing elsewhere
-        raise DamageError(f"{pointer} names {path.name}, which is missing", f"restore it or remove {pointer}")
+    name, _, checksum = pointer.read_text(errors="replace").strip().partition(" ")
+    if checksum and checksum != f"{crc32c(name.encode()):08x}":  # older runs have none
+        raise DamageError(f"{pointer} is damaged", "write the name of a checkpoint beside it into the file")
+    path = pointer.parent / name
+    if path.parent != pointer.parent or "\0" in name or not path.is_dir():  # it names one beside it, nothing elsewhere
+        raise DamageError(f"{pointer} names {name}, which is missing", f"restore it or remove {pointer}")
     return path
 
 
@@ -101,7 +109,7 @@ def load_model_weights(path: Path, model: nn.Module) -> None:
 
 def _state(path: Path) -> dict[str, Any]:
     try:
-        state: dict[str, Any] = json.loads((path / "state.json").read_bytes())
+        state = read_json(path / "state.json")
         if state["version"] != VERSION:
             raise DamageError(f"{path} has checkpoint version {state['version']}, not {VERSION}", "update Tilework")
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,0 +1,44 @@
+"""Rows of the fault matrix, and how they are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+Trials = Iterator[str | None]  # of each trial: None if it passed, or what went wrong
+KEPT = 20  # failures of a row that are told in full
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of fault. trials(count, rng, folder) tries so many of them in a folder of its own."""
+
+    number: int  # of docs/faults.md
+    name: str
+    full: int  # trials of a nightly run
+    quick: int  # trials of `make test`
+    trials: Callable[[int, np.random.Generator, Path], Trials]
+
+
+@dataclass
+class Outcome:
+    """What a row gave."""
+
+    row: str
+    tried: int = 0
+    passed: int = 0
+    seconds: float = 0.0
+    failures: list[str] = field(default_factory=list)
+
+    def count(self, trouble: str | None) -> None:
+        """Add a trial."""
+        self.tried += 1
+        self.passed += trouble is None
+        if trouble is not None and len(self.failures) < KEPT:
+            self.failures.append(trouble)
+
+
+ROWS: list[Row] = []

@@ -1,0 +1,44 @@
+"""A minute of the fault matrix: a few trials of every row that is quick enough; `make faults` runs all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import faults.__main__  # noqa: F401  enters every row
+from faults.damage import judge, made
+from faults.matrix import ROWS, Outcome, Row
+from faults.things import THINGS
+
+QUICK = [row for row in ROWS if row.quick]
+
+
+@pytest.mark.parametrize("row", QUICK, ids=[row.name for row in QUICK])
+def test_a_few_faults_of_each_kind(row: Row, tmp_path: Path) -> None:
+    outcome = Outcome(row.name)
+    for trouble in row.trials(row.quick, np.random.default_rng((1, row.number)), tmp_path):
+        outcome.count(trouble)
+    assert outcome.tried >= row.quick
+    assert outcome.failures == []
+
+
+def test_every_row_has_its_own_name() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS)
+    assert {row.number for row in ROWS} <= set(range(1, 16))
+
+
+def test_unnoticed_damage_would_be_told(tmp_path: Path) -> None:
+    """The judge itself: other content, an error that is not ours, and a file that is not named are failures."""
+    thing = next(thing for thing in THINGS if thing.name == "label maps")
+    path, files, sound = made(thing, tmp_path)
+    assert judge(thing, path, files[0], sound) is None
+    assert judge(thing, path, files[0], "something else") == "another content, unnoticed"
+
+    def broken(path: Path) -> Iterator[int]:
+        raise KeyError("x")
+
+    other = type(thing)(thing.name, thing.make, broken)
+    assert judge(other, path, files[0], sound) == "KeyError: 'x'"
