@@ -153,7 +153,11 @@ def tokenize(
         raise ConfigError(what, f"make it with 'tilework tokenizer teacher {images} --out DIR' and add --tokenizer DIR")
     else:
         form: Form = "grid" if codes == "grid" or needs_grid else "pooled"
-        model, card = kept_box(out) or fitted_box(folder, chosen, frame, lambda text: notice(text, json), form)
+        kept_codes = kept_box(out)
+        if kept_codes and kept_codes[1].form == "pooled" and form == "grid":
+            what = f"{out} was begun with pooled features, and now a grid of codes is asked for"
+            raise InputError(what, "choose another --out")
+        model, card = kept_codes or fitted_box(folder, chosen, frame, lambda text: notice(text, json), form)
         used = np.arange(len(model.codebook))  # all of them, so that the store can encode further images
     own = card.size
     card = replace(card, size=parse_size(size)) if size else card
