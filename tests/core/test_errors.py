@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilework.core import errors
-from tilework.core.errors import EXIT_CODES, TileworkError
+from tilework.core.errors import EXIT_CODES, InputError, TileworkError
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TileworkError)]
 
@@ -44,3 +44,8 @@ def test_message_without_hint() -> None:
 
 def test_no_handler_of_builtin_errors_catches_ours() -> None:
     assert not any(issubclass(kind, KeyboardInterrupt | OSError | ValueError | KeyError) for kind in KINDS)
+
+
+def test_names_with_line_breaks_and_escapes_stay_in_one_printable_line() -> None:
+    error = InputError("cannot read 'a\nb\x1b[2J.png' of Zoë 🙂", "rename\u2028it")
+    assert str(error) == "cannot read 'a\\nb\\x1b[2J.png' of Zoë 🙂: rename\\u2028it"

@@ -20,6 +20,7 @@ import numpy as np
 
 import faults.damage
 import faults.disk
+import faults.fuzz
 import faults.kills
 import faults.shared  # noqa: F401
 from faults.matrix import ROWS, Outcome, Row

@@ -127,7 +127,7 @@ def read_adapter(path: Path) -> Any:
     """Its weights as the network has them, its codes, and its sizes."""
     network, codebook = load_adapter(path)
     weights = {name: value.numpy().tobytes() for name, value in network.state_dict().items()}
-    card = json.loads((path / "token_adapt.json").read_bytes())["tokenizer"]
+    card = json.loads((path / "token_adapt.json").read_bytes()).get("tokenizer")
     return weights, network.regression, network.codes, network.forth.attn.heads, codebook.vectors.tobytes(), card
 
 

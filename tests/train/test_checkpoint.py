@@ -10,7 +10,7 @@ from torch import nn
 
 from tilework.core.errors import DamageError, OutputError
 from tilework.core.sealed import read_json, write_sealed
-from tilework.train.checkpoint import latest_checkpoint, load_checkpoint, load_model_weights, save_checkpoint
+from tilework.train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint, trained_model
 
 
 class Holder(nn.Module):
@@ -44,9 +44,15 @@ def test_round_trip(tmp_path: Path) -> None:
 
 def test_model_weights_alone(tmp_path: Path) -> None:
     holder, _ = saved(tmp_path)
-    model = nn.Linear(3, 2)
-    load_model_weights(tmp_path / "step-00000007", model)
+    model = trained_model(tmp_path / "step-00000007", lambda: nn.Linear(3, 2))
     assert torch.equal(model.weight, holder.model.weight)
+
+
+@pytest.mark.parametrize("sides", [(10**6, 10**6), (-1, 2), (2**70, 1)])
+def test_no_memory_is_taken_for_settings_that_do_not_fit(tmp_path: Path, sides: tuple[int, int]) -> None:
+    saved(tmp_path)
+    with pytest.raises(DamageError, match="settings do not fit"):
+        trained_model(tmp_path / "step-00000007", lambda: nn.Linear(*sides))
 
 
 @pytest.mark.parametrize("file", ["objective.safetensors", "optimiser.safetensors"])

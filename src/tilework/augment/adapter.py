@@ -126,7 +126,7 @@ def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Codebook]:
             what = f"{path} has TokenAdapt version 2, whose logits went by another distance"
             raise DamageError(what, "train it anew")
         if version not in (1, VERSION):
-            raise DamageError(f"{path} has TokenAdapt version {version}, not {VERSION}", "update Tilework")
+            raise DamageError(f"{path} has TokenAdapt version {version!r}, not {VERSION}", "update Tilework")
         code_dim, width, heads = sizes = [int(settings[name]) for name in ("code_dim", "width", "heads")]
         codes = int(settings.get("codes", 0))
         if not all(0 < size <= LARGEST for size in sizes) or not 0 <= codes <= MOST_CODES:

@@ -17,13 +17,18 @@ EXIT_CODES = {
 }
 
 
+def _printable(text: str) -> str:
+    """Line breaks and control characters, as names of files may hold them, as a terminal can show them."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class TileworkError(Exception):
     """What went wrong and where, then what to do about it, in one line."""
 
     exit_code = 1
 
     def __init__(self, what: str, hint: str = "") -> None:
-        super().__init__(f"{what}: {hint}" if hint else what)
+        super().__init__(_printable(f"{what}: {hint}" if hint else what))
         self.what = what
         self.hint = hint
 

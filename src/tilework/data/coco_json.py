@@ -18,6 +18,7 @@ from tilework.data.images import Broken
 from tilework.data.objects import Objects, check_shape
 
 LARGEST = 4 << 30  # bytes of a file
+FARTHEST = 1 << 24  # pixels: whole numbers are exact up to here
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def read_coco(path: Path) -> Coco:
         ids = [one["id"] for one in annotations if "id" in one]
         if len(set(ids)) < len(ids):
             raise ValueError(f"annotation id {_twice(ids)} is used twice")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         hint = f"'images', 'annotations' and 'categories' are needed, each id once ({reason})"
         raise InputError(f"{path} is no COCO file", hint) from error
@@ -82,7 +83,7 @@ def read_coco(path: Path) -> Coco:
     for one in annotations:
         try:
             on[one["image_id"]].append(_object(one, images, number))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else str(error)
             strays.append(Broken(f"{path.name}: annotation {one.get('id') if isinstance(one, dict) else one}", reason))
     found = [CocoImage(*about, _objects(on.get(image, []))) for image, about in images.items()]
@@ -96,10 +97,14 @@ def _object(one: dict[str, Any], images: dict[Any, Any], number: dict[int, int])
     if one["category_id"] not in number:
         raise ValueError(f"no category has the id {one['category_id']}")
     x, y, width, height = map(float, one["bbox"])
+    if any(abs(edge) >= FARTHEST for edge in (x, y, width, height)):
+        raise ValueError(f"the box {one['bbox']} lies far outside of any image")
     shape = one.get("segmentation") or None
     if shape is not None and (reason := check_shape(shape, images[one["image_id"]][1])):
         raise ValueError(reason)
     area = float(one.get("area", width * height))
+    if not 0 <= area < FARTHEST**2:
+        raise ValueError(f"an area of {area:g}")
     return (x, y, x + width, y + height), number[one["category_id"]], bool(one.get("iscrowd", 0)), area, shape
 
 

@@ -30,7 +30,7 @@ from tilework.tokenizers import Tokenizer, box
 from tilework.tokenizers.find import find_tokenizer
 from tilework.tokenizers.images_as_codes import ImagesAsCodes
 from tilework.tokenizers.tokenizer import Card
-from tilework.train.checkpoint import load_model_weights
+from tilework.train.checkpoint import trained_model
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,7 @@ class Trained:
         """Of a directory that training wrote; of a chain, its last run. best: by validation, not the last."""
         directory = RunDirectory.find(Path(path))
         run, spec, checkpoint = directory.settings(), directory.data(), directory.checkpoint(best)
-        network = build_model(run, spec)
-        load_model_weights(checkpoint, network)
-        return Trained(directory, run, spec, network)
+        return Trained(directory, run, spec, trained_model(checkpoint, lambda: build_model(run, spec)))
 
     @property
     def path(self) -> Path:

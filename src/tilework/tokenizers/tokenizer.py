@@ -26,6 +26,7 @@ from tilework.models.model import ModelConfig, Network
 from tilework.tokenizers.quantise import Quantiser
 
 WEIGHTS, SETTINGS, SCALE = "weights.safetensors", TOKENIZER, ".scale"
+SMALLEST = 1 << 20  # numbers that a tokenizer may have beside its weights
 
 
 class Tokenizer(Network):
@@ -202,13 +203,18 @@ def load_tokenizer(given: PathOrHub | str) -> tuple[Tokenizer, Card]:
         config = decode(ModelConfig, settings["model"], "model")
         size = decode(tuple[int, int], settings["size"], "size")
         card = Card(settings["name"], settings["sha256"], size, str(settings.get("origin", "")), path)
-        tokenizer = config.build(3, card.size, 0)
-    except (ValueError, KeyError, TypeError, ConfigError) as error:
+        with torch.device("meta"):  # its size first: no memory is taken for a larger one
+            sizes = sum(value.numel() for value in config.build(3, card.size, 0).state_dict().values())
+    except (ArithmeticError, ValueError, KeyError, TypeError, RuntimeError, ConfigError) as error:
         raise DamageError(f"{path / SETTINGS} is malformed", f"restore it ({error!r})") from error
     if not (path / WEIGHTS).is_file() or sha256(path / WEIGHTS) != card.sha256:
         raise DamageError(f"{path / WEIGHTS} is missing or damaged", "restore it")
     try:
-        tokenizer.load_state_dict(_unpacked(load_tensors((path / WEIGHTS).read_bytes())))
+        tensors = _unpacked(load_tensors((path / WEIGHTS).read_bytes()))
+        if sizes > 2 * sum(value.numel() for value in tensors.values()) + SMALLEST:
+            raise RuntimeError(f"{sizes:,} numbers are asked for")
+        tokenizer = config.build(3, card.size, 0)
+        tokenizer.load_state_dict(tensors)
     except (RuntimeError, SafetensorError) as error:
         raise DamageError(f"{path / WEIGHTS} does not fit its settings", " ".join(str(error).split())) from error
     if not isinstance(tokenizer, Tokenizer):

@@ -8,18 +8,20 @@ checkpoints/best             name of the one with the best validation figure
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from tilework.core.errors import DamageError
+from tilework.core.errors import DamageError, TileworkError
 from tilework.core.files import crc32c, new_directory, sha256, write
 from tilework.core.sealed import read_json, write_sealed
 
 VERSION = 1
+M = TypeVar("M", bound=nn.Module)
 
 
 def save_checkpoint(
@@ -102,9 +104,23 @@ def model_tensors(path: Path) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v for k, v in _tensors(path, part, state).items() if k.startswith(prefix)}
 
 
-def load_model_weights(path: Path, model: nn.Module) -> None:
-    """Fill a model with `model_tensors`."""
-    _fill(model, model_tensors(path), path)
+def trained_model(path: Path, build: Callable[[], M]) -> M:
+    """A network with the weights of a checkpoint. Its size is looked at first: no memory is taken for a larger one."""
+    tensors = model_tensors(path)
+    try:
+        with torch.device("meta"):
+            sizes = sum(value.numel() for value in build().state_dict().values())
+    except TileworkError:
+        raise
+    except Exception as error:  # senseless settings can raise anything in a constructor
+        raise DamageError(
+            f"the settings do not fit {path}", f"restore the run ({' '.join(str(error).split())[:200]})"
+        ) from error
+    if sizes > 2 * sum(value.numel() for value in tensors.values()):  # twice: weights may be tied, and are kept once
+        raise DamageError(f"the settings do not fit {path}", "they ask for a larger network; restore the run")
+    model = build()
+    _fill(model, tensors, path)
+    return model
 
 
 def _state(path: Path) -> dict[str, Any]:
