@@ -21,7 +21,7 @@ bench: .venv/dev.done
 
 # the fault matrix at nightly size: hours; rows that results/faults.json holds are not run again
 faults: .venv/dev.done
-	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m faults --out results/faults.json
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m faults --out results/faults.json --page docs/faults.md
 
 docs: .venv/docs.done
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

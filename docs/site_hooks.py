@@ -22,8 +22,13 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Pictures of results/ lie beside the pages here."""
-    return markdown.replace("](../results/", "](results/")
+    """Pictures of results/ lie beside the pages here; its other files are named, not linked."""
+    named = re.sub(r"\[([^\]]+)\]\(\.\./(results/[^)]+\.(?:json|md))\)", _named, markdown)
+    return named.replace("](../results/", "](results/")
+
+
+def _named(link: re.Match[str]) -> str:
+    return link[2] if link[1] == link[2] else f"{link[1]} ({link[2]})"
 
 
 def _first_page() -> str:

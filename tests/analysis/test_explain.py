@@ -61,8 +61,9 @@ def test_refusals(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "w.png"
     shutil.copytree(made / "codes", tmp_path / "codes")
     shutil.rmtree(tmp_path / "codes/tokenizer")
+    shutil.copytree(made / "x.tok", tmp_path / "x.tok")  # without the note where its photographs lie
     with pytest.raises(ConfigError, match="--tokenizer DIRECTORY or --images"):
-        explain([tmp_path / "codes"], [made / "x.tok"], out)
+        explain([tmp_path / "codes"], [tmp_path / "x.tok"], out)
     with pytest.raises(InputError, match="was trained on images"):
         explain([made / "pixels"], [made / "x.tok"], out)
     with pytest.raises(ConfigError, match="no run to explain"):

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from tilework.augment import TokenCrop, TokenEda
+from tilework.augment.mixing import mix_maps
 from tilework.augment.token_crop import crop_codes
 from tilework.augment.token_eda import sample_squares
-from tilework.core.batch import Batch, Target
+from tilework.core.batch import Batch, Mix, Target
 from tilework.core.codebook import Codebook
 from tilework.core.rng import Draws
 
@@ -89,3 +90,35 @@ def test_corners_are_those_of_torch(monkeypatch: pytest.MonkeyPatch, grid: tuple
     kept = slow.side > 0
     assert torch.equal(slow.first[kept], fast.first[kept])
     assert torch.equal(slow.second[kept], fast.second[kept])
+
+
+@pytest.mark.parametrize("share", ["box", "mixup"])
+def test_maps_are_mixed_as_without_kernels(share: str) -> None:
+    g = torch.Generator().manual_seed(3)
+    x = torch.randn(5, 3, 4, 6, generator=g).contiguous(memory_format=torch.channels_last)
+    own = torch.rand(5, 4, 6, generator=g)
+    p = Mix(torch.tensor([4, 2, 2, 0, 1]), own if share == "mixup" else (own > 0.4).float())
+    before, out = x.clone(), mix_maps(x, p)
+    torch.testing.assert_close(out, p.apply(x), rtol=0, atol=0 if share == "box" else 1e-6)
+    assert out.stride() == x.stride()
+    assert torch.equal(x, before), "not in place"
+    wide = mix_maps(x[..., :2], p)  # whose share lies on another grid, in memory that is not its own
+    torch.testing.assert_close(wide, p.apply(x[..., :2]))
+
+
+def test_maps_with_gradients_are_mixed_by_torch() -> None:
+    x = torch.randn(2, 3, 4, 6).contiguous(memory_format=torch.channels_last).requires_grad_()
+    mix_maps(x, Mix(torch.tensor([1, 0]), torch.full((2, 4, 6), 0.25))).sum().backward()
+    torch.testing.assert_close(x.grad, torch.ones_like(x))
+
+
+def test_synonyms_are_drawn_for_the_samples_that_get_some() -> None:
+    batch = batch_of(400, (6, 7))
+    step = TokenEda(synonym=0.5, swap=0).build(Codebook.of(CODEBOOK))
+    torch.manual_seed(0)
+    p = step.sample(Draws(0, 0, batch.index), batch)
+    edited = p.factor < 1e6
+    assert (p.dense[~edited] == 1).all()
+    drawn = p.dense[edited]
+    assert 0 <= drawn.min() <= drawn.max() < 1
+    assert drawn.mean() == pytest.approx(0.5, abs=0.01)

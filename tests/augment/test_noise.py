@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tilework.augment import Augment, Embed, EmbeddingNoise, TokenColour, TokenCrop, apply_all, build_all
-from tilework.augment.noise import Noise, add_noise, sample_noise
+from tilework.augment.noise import KeyedNoise, Noise, add_noise, sample_noise
 from tilework.core.batch import Batch, Target
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
@@ -78,6 +78,21 @@ def test_noise_is_added_however_the_map_lies_in_memory(layout: torch.memory_form
     out = add_noise(x, p)
     assert torch.equal(out, torch.stack([x[0], x[1], x[2] + p.values[0]]))
     assert torch.equal(x, before), "not in place"
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_noise_made_by_a_kernel_is_added_as_its_values_are(layout: torch.memory_format) -> None:
+    pytest.importorskip("numba")
+    x = torch.randn(5, 3, 4, 6).contiguous(memory_format=layout)
+    p = sample_noise(torch.tensor([True, False, True, True, False]), (3, 4, 6), 0.5)
+    assert isinstance(p, KeyedNoise)
+    out, values = add_noise(x, p), Noise(p.rows, p.values)
+    torch.testing.assert_close(out, add_noise(x, values))
+    assert torch.equal(add_noise(x, p), out), "the seed replays it"
+    learnt = x.clone().requires_grad_()
+    torch.testing.assert_close(add_noise(learnt, p), out)
+    add_noise(learnt, p).sum().backward()
+    assert (learnt.grad == 1).all()
 
 
 RAW = np.random.default_rng(0).normal(0.4, 1.1, (300, 16)) * np.linspace(0.5, 2, 16) + np.linspace(-1, 2, 16)

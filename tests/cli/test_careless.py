@@ -131,6 +131,7 @@ CASES: dict[str, tuple[Words, int, str]] = {
     # settings
     "no recipe": (lambda r: ["train", "fit.steps=1", "--data", r / "x.tok"], 4, "no recipe before"),
     "unknown recipe": (lambda r: ["train", "demo_tokn", "--data", r / "x.tok"], 4, "did you mean 'demo_token'"),
+    "a folder almost right": (lambda r: ["start", r / "imagse"], 3, "/images?"),
     "a recipe like no other": (lambda r: ["recipes", "nosuch"], 4, "closest of"),
     "unknown key": (lambda r: ["train", *TOKEN, "steps=5", "--data", r / "x.tok"], 4, "did you mean 'fit.steps'?"),
     "key twice": (lambda r: ["train", *TOKEN, "fit.steps=3", "--data", r / "x.tok"], 4, "'fit.steps' is given twice"),

@@ -19,6 +19,7 @@ from html_checks import check_page, full_page
 from small_data import write_images, write_pairs
 from tilework.cli.main import main
 from tilework.core.config import encode
+from tilework.core.sealed import read_json
 from tilework.experiments.repeat import assignments, train_command
 from tilework.runs import evaluate_run
 from tilework.runs.directory import RunDirectory
@@ -232,14 +233,16 @@ def test_photographs_and_names_in_pictures(made: Path, tmp_path: Path, capsys: p
     assert told["original_bytes_per_image"] == pytest.approx(size)
     assert told["times_smaller"] == pytest.approx(size / told["bytes_per_image"])
     sizes = []
-    for more in ([], ["--images", made / "images"]):
+    shutil.copytree(made / "x.tok", tmp_path / "x.tok")  # without the note where its photographs lie
+    for store, more in ((tmp_path, []), (tmp_path, ["--images", made / "images"]), (made, [])):
         words = ["--picture", tmp_path / "a.png", "--names", names, "--count", 3, *more]
-        assert run("inspect", made / "x.tok", *words) == 0
+        assert run("inspect", store / "x.tok", *words) == 0
         sizes.append(Image.open(tmp_path / "a.png").size)
     assert sizes[1][0] > 1.5 * sizes[0][0], "two pictures of each"
+    assert sizes[2] == sizes[1], "the folder is known"
     rows = []
     for more in ([], ["--images", made / "images"]):
-        words = ["--data", made / "x.tok", "--out", tmp_path / "b.png", "--count", 2, "--names", names, *more]
+        words = ["--data", tmp_path / "x.tok", "--out", tmp_path / "b.png", "--count", 2, "--names", names, *more]
         capsys.readouterr()
         assert run("explain", made / "token", *words, "--json") == 0, "the run holds its tokenizer"
         said = json.loads(capsys.readouterr().out)
@@ -254,7 +257,7 @@ def test_photographs_and_names_in_pictures(made: Path, tmp_path: Path, capsys: p
 
 def test_validation_data_that_are_gone(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "pixel", tmp_path / "pixel")
-    told = json.loads((tmp_path / "pixel/data.json").read_text())
+    told = read_json(tmp_path / "pixel/data.json")
     (tmp_path / "pixel/data.json").write_text(json.dumps({**told, "val": "nowhere", "train": "nowhere"}))
     text = page_of(tmp_path / "g.html", tmp_path / "pixel")
     assert "Not evaluated on nowhere: no such data" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tilework.core.errors import InputError
 from tilework.data import ImageFolder
 from tilework.data.label_file import write_label_file
+from tilework.data.split import list_images
 
 NAMES = ("a.png", "b.jpg", "deep/c.png")
 
@@ -73,6 +75,42 @@ def test_what_split_writes_can_be_read_from_elsewhere(root: Path, tmp_path: Path
     folder = ImageFolder.open(file)
     assert folder.keys == NAMES
     assert folder.classes == ("cat, big", "dog")
+
+
+def test_names_with_signs_of_the_format_are_written_and_read(tmp_path: Path) -> None:
+    """Class folders that begin with the sign of comments, or have blanks around their names."""
+    names = ("#cat/a.png", " dog /b.png", "cow, brown/c.png", 'an "ox"/d.png')
+    for name in names:
+        (tmp_path / "in" / name).parent.mkdir(parents=True)
+        (tmp_path / "in" / name).write_bytes(b"x")
+    folder = ImageFolder.open(tmp_path / "in")
+    list_images(folder, tmp_path / "x.csv")
+    found = ImageFolder.open(tmp_path / "x.csv", folder.classes)
+    assert (found.keys, found.labels.tolist()) == (folder.keys, folder.labels.tolist())
+    assert set(found.keys) == set(names)
+
+
+def test_a_header_in_other_words_is_no_class(root: Path) -> None:
+    (root / "x.csv").write_text("Datei;Klasse\na.png;cat\nb.jpg;dog\n")
+    folder = ImageFolder.open(root / "x.csv")
+    assert (folder.keys, folder.classes) == (("a.png", "b.jpg"), ("cat", "dog"))
+    assert folder.remarks == (f"{root / 'x.csv'}: its first line ('Datei', 'Klasse') is taken for a header",)
+
+
+def test_blanks_around_cells_and_quoted_cells(root: Path) -> None:
+    (root / "x.csv").write_text('path, label\na.png , cat\n"b.jpg", "dog"\n')
+    folder = ImageFolder.open(root / "x.csv")
+    assert (folder.keys, folder.classes) == (("a.png", "b.jpg"), ("cat", "dog"))
+
+
+def test_names_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
+    for name in (b"m\xfcll", b"good"):
+        folder = os.path.join(os.fsencode(tmp_path), b"in", name)
+        os.makedirs(folder)
+        with open(os.path.join(folder, b"a.png"), "wb"):
+            pass
+    with pytest.raises(InputError, match="a name is not UTF-8"):
+        ImageFolder.open(tmp_path / "in")
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,11 @@ def command(*words: object) -> int:
     return int(ended.value.code or 0)
 
 
+def interrupt(*_: object) -> None:
+    """Ctrl-C."""
+    raise KeyboardInterrupt
+
+
 def short(name: str) -> Run:
     run = run_of(name)
     return replace(run, fit=replace(run.fit, steps=20))
@@ -72,6 +77,20 @@ def test_results_hold_the_classifier_and_its_rivals(started: Path) -> None:
         assert words in page
 
 
+def test_the_bytes_are_those_of_the_store(started: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of codes, of everything, and of what does not grow with the number of images."""
+    results, store = json.loads((started / "out/results.json").read_text()), Store(started / "out/train.tok")
+    files = {path.relative_to(store.path).as_posix(): path.stat().st_size for path in store.path.rglob("*.*")}
+    codes = sum(size for name, size in files.items() if name.startswith("shards/"))
+    assert results["codes_bytes_per_image"] == pytest.approx(codes / len(store))
+    assert results["store_bytes_per_image"] == pytest.approx(sum(files.values()) / len(store))
+    assert results["fixed_bytes"] == files["codebook.safetensors"] + files["manifest.json"]
+    assert command("start", started / "photos", "--out", started / "out") == 0
+    said = capsys.readouterr().out
+    assert f"{codes / len(store):,.0f} B of codes per image; the whole store" in said
+    assert "tables that do not grow with the images (133 kB)" in said
+
+
 def test_training_and_validation_share_no_image(started: Path) -> None:
     train, val = (set((started / "out" / f"{part}.csv").read_text().splitlines()[2:]) for part in ("train", "val"))
     assert not train & val
@@ -84,15 +103,15 @@ def test_its_run_predicts_photographs(started: Path, capsys: pytest.CaptureFixtu
     assert set(json.loads(capsys.readouterr().out)[0]["classes"]) <= {"class0", "class1", "class2"}
 
 
-def test_repeating_it_repeats_no_work(started: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = (started / "out/train.tok/manifest.json").stat().st_mtime_ns
-    results = json.loads((started / "out/results.json").read_text())
+def test_a_finished_start_is_read_not_repeated(
+    started: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {path: path.stat().st_mtime_ns for path in (started / "out").rglob("*") if path.is_file()}
+    monkeypatch.setattr(module.FolderStart, "plan", None)  # not needed again
     assert command("start", started / "photos", "--out", started / "out") == 0
     said = capsys.readouterr()
-    assert (started / "out/train.tok/manifest.json").stat().st_mtime_ns == before
-    again = json.loads((started / "out/results.json").read_text())
-    assert (again["rows"], again["confusion"]) == (results["rows"], results["confusion"])
-    assert len([line for line in said.err.splitlines() if "1 of 31" in line or line.startswith("tilework: ")]) >= 5
+    assert {path: path.stat().st_mtime_ns for path in (started / "out").rglob("*") if path.is_file()} == files
+    assert said.err == f"tilework: {started / 'out'} is finished; nothing is repeated (another --out trains anew)\n"
     assert "linear probe of the same network's pooled features" in said.out
     assert f"tilework predict {started / 'out/run'}" in said.out
 
@@ -100,7 +119,64 @@ def test_repeating_it_repeats_no_work(started: Path, capsys: pytest.CaptureFixtu
 def test_other_images_in_its_directory_are_refused(started: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(started / "photos", started / "more", dirs_exist_ok=True)
     assert command("start", started / "more", "--out", started / "out") == 7
-    assert "holds a start with other settings" in capsys.readouterr().err
+    assert f"holds a start with other settings (start: {started / 'photos'}"[:90] in capsys.readouterr().err
+
+
+def test_a_vit_on_pixels_joins_a_finished_start(started: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = shutil.copytree(started / "out", started / "with-pixels")
+    monkeypatch.setattr(module, "TIMED", (1, 2))
+    monkeypatch.setattr(module, "tokenize", None)  # not needed again
+    (out / "times.json").write_text(json.dumps({name: [1.0, 0.2] for name in ("tokenize", "train", "compare")}))
+    before = json.loads((out / "results.json").read_text())
+    assert command("start", started / "photos", "--out", out, "--pixel-vit") == 0
+    results = json.loads((out / "results.json").read_text())
+    *others, last = results["rows"]
+    assert others == before["rows"]
+    steps = json.loads((out / "pixel-steps.json").read_text())["steps"]
+    ended = json.loads((out / "pixel-run/results.json").read_text())
+    assert (last["row"], last["accuracy"], ended["steps"]) == ("pixels", ended["top1"], steps)
+    assert f"({steps} steps)" in last["what"]
+    assert last["bytes_per_image"] == results["original_bytes_per_image"]
+    assert not (out / "pixel-timing").exists()
+
+
+def test_eval_notices_images_that_it_was_trained_on(started: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Among images and among codes; not in the validation part, which is what 'start' suggests."""
+    run, seen = started / "out/run", f"are in the training data ({started / 'out/train.tok'})"
+    for data, said in (("photos", seen), ("out/train.tok", seen), ("out/val.tok", "")):
+        assert command("eval", run, "--data", started / data) == 0
+        told = capsys.readouterr().err
+        assert said in told
+        assert ("validation data: " in told) == bool(said)
+
+
+def test_reports_find_the_photographs(started: Path) -> None:
+    for folder, there in (("photos", True), ("nowhere", False)):
+        copy = shutil.copytree(started / "out/val.tok", started / "val-copy.tok", dirs_exist_ok=True)
+        (copy.parent / "val-copy.tok.images.json").write_text(json.dumps({"folder": folder}))
+        assert command("report", copy, "--out", started / "page.html") == 0
+        assert ("photographs stand before them" in (started / "page.html").read_text()) == there
+
+
+def test_changed_images_are_named(
+    started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a folder that is split, and of one with parts, where a name stands in both."""
+    write_images(tmp_path / "photos/train", 2, 6)
+    write_images(tmp_path / "photos/val", 2, 3, seed=1)
+    shutil.copytree(started / "photos", tmp_path / "split")
+    for name, part, lost in (("split", "", "class0/000.png"), ("photos", "val/", "class0/000.png")):
+        words = ("start", tmp_path / name, "--out", tmp_path / f"out-{name}")
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "train", interrupt)
+            assert command(*words) == 130
+        (tmp_path / name / part / lost).rename(tmp_path / name / part / "class0/100.png")
+        Image.new("RGB", (32, 32)).save(tmp_path / name / part / "class1/101.png")
+        capsys.readouterr()
+        assert command(*words) == 7
+        said = capsys.readouterr().err
+        assert f"2 images new ({part}class0/100.png, ...) and 1 image gone ({part}{lost})" in said
+        assert "choose another --out" in said
 
 
 def test_train_with_a_folder_is_start(
@@ -114,13 +190,15 @@ def test_train_with_a_folder_is_start(
     results = json.loads(capsys.readouterr().out)
     assert (results["images"]["train"], results["images"]["val"]) == (12, 6)
     assert (tmp_path / "start-photos/report.html").is_file()
-    assert not (tmp_path / "start-photos/train.csv").exists()
+    assert len((tmp_path / "start-photos/val.csv").read_text().splitlines()) == 2 + 6
 
 
 def test_a_plan_writes_nothing(started: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("start", started / "photos", "--out", tmp_path / "out", "--dry-run", "--json") == 0
     plan = json.loads(capsys.readouterr().out)
     assert (plan["images"], plan["classes"], plan["smallest_class"], plan["largest_class"]) == (31, 3, 10, 11)
+    found = json.loads((started / "out/results.json").read_text())["images"]
+    assert (plan["train"], plan["val"], plan["unreadable"]) == (found["train"], found["val"], 1)
     assert plan["median_size"] == [32, 32]
     assert plan["estimated_minutes"] > 0
     assert not (tmp_path / "out").exists()
@@ -134,6 +212,11 @@ def test_a_stopped_start_goes_on(
         patch.setattr(module, "train", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
         assert command(*words) == 75
     assert "repeat the command to resume" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "train", lambda *_: None)
+        patch.setattr(module, "linear_hits", interrupt)
+        assert command(*words) == 130
+    assert "interrupted: repeat the command to resume" in capsys.readouterr().err
     assert not (tmp_path / "out/results.json").exists()
     with monkeypatch.context() as patch:
         patch.setattr(module, "tokenize", None)  # not needed again
@@ -196,6 +279,11 @@ def a_file(root: Path) -> Path:
     return write_images(root / "in", 2, 6)
 
 
+def beside_a_label_file(root: Path) -> Path:
+    (flat(root) / "klassen.csv").write_text("0.png,a\n")
+    return root / "in"
+
+
 def page(root: Path) -> Path:
     (root / "in.html").write_text("<html>")
     return root / "in.html"
@@ -212,11 +300,12 @@ BAD: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], int, str]] = {
     "a page": (page, (), 3, "is a file: give a folder"),
     "an empty folder": (lambda root: (root / "in").mkdir() or root / "in", (), 3, "has no class folders"),
     "no classes": (flat, (), 3, "has no class folders and no labels"),
+    "labels under another name": (beside_a_label_file, (), 3, "in/klassen.csv if it has them"),
     "one class": (one_class, (), 3, "12 images of 1 class: two classes"),
     "too few": (lambda root: write_images(root / "in", 2, 4), (), 3, "8 images of 2 classes: two classes and 10"),
     "two of each": (lambda root: write_images(root / "in", 6, 2), (), 3, "no class of"),
     "too many broken": (broken, (), 3, "or accept them with --max-broken 0.3"),
-    "all broken": (all_broken, (), 3, "can be read"),
+    "all broken": (all_broken, (), 3, "12 of 12 images cannot be read"),
     "output is taken": (taken, (), 7, "holds other files"),
     "output is a file": (a_file, (), 7, "is a file"),
     "output among the images": (

@@ -6,12 +6,28 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tilework.experiments.statistics import paired_difference, pooled_deviation, resolvable, student
+from tilework.experiments.statistics import (
+    paired_difference,
+    paired_within_noise,
+    pooled_deviation,
+    resolvable,
+    student,
+)
 
 
 @pytest.mark.parametrize("degrees", [*range(1, 31), 31, 100, 1000])
 def test_student_against_scipy(degrees: int) -> None:
     assert student(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=0.045 if degrees > 30 else 3e-4)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(3, 12), (8, 10), (0, 0), (0, 3), (0, 4), (40, 60), (40, 61)])
+def test_paired_noise_against_mcnemars_statistic(ours: int, theirs: int) -> None:
+    """By scipy's chi-square with one degree of freedom."""
+    one, other = np.zeros(200, bool), np.zeros(200, bool)
+    one[:ours], other[ours : ours + theirs] = True, True
+    one[150:], other[150:] = True, True  # right by both: of no weight
+    chance = stats.chi2.sf((ours - theirs) ** 2 / max(1, ours + theirs), 1)
+    assert paired_within_noise(one, other) == paired_within_noise(other, one) == (chance > 0.05)
 
 
 def test_pooled_deviation_by_hand() -> None:

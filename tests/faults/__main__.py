@@ -1,6 +1,6 @@
 """Run the fault matrix.
 
-    python -m faults [NAME ...] [--share 1.0] [--seed 0] [--out results/faults.json]
+    python -m faults [NAME ...] [--share 1.0] [--seed 0] [--out results/faults.json] [--page docs/faults.md]
 
 NAME: part of a row's name; all rows without one. --share: of the nightly number of trials. Rows that the file holds
 already with as many trials are not run again. Exit code 1 if a trial failed.
@@ -15,6 +15,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,9 @@ import faults.fuzz
 import faults.kills
 import faults.shared  # noqa: F401
 from faults.matrix import ROWS, Outcome, Row
+
+BEGIN, END = "<!-- counts -->", "<!-- end -->"
+EVERY = 1_000_000  # trials: all that there are
 
 
 def run(row: Row, count: int, seed: int) -> Outcome:
@@ -36,6 +40,16 @@ def run(row: Row, count: int, seed: int) -> Outcome:
     return outcome
 
 
+def table(kept: dict[str, Any]) -> str:
+    """Counts as markdown, rows in the order of their numbers."""
+    lines = ["| row | fault | tried | passed | asked |", "|---|---|---|---|---|"]
+    asked = {row.name: row.full for row in ROWS}
+    for name, one in sorted(kept.items(), key=lambda item: (item[1]["number"], item[0])):
+        whole = "all" if asked.get(name, 0) >= EVERY else f"{asked.get(name, 0):,}"
+        lines.append(f"| {one['number']} | {name} | {one['tried']:,} | {one['passed']:,} | {whole} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Run rows, print a line each, keep what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -43,6 +57,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the nightly number of trials")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="a JSON file that keeps what was found")
+    parser.add_argument("--page", type=Path, help="a page whose table of counts is written from it")
     options = parser.parse_args()
     chosen = [row for row in ROWS if not options.names or any(name in row.name for name in options.names)]
     if not chosen:
@@ -65,6 +80,9 @@ def main() -> None:
         kept[row.name] = {"number": row.number, "asked": count, "seed": options.seed, **asdict(found)}
         if options.out:
             options.out.write_text(json.dumps(kept, indent=1) + "\n")
+    if options.page:
+        head, _, rest = options.page.read_text().partition(BEGIN)
+        options.page.write_text(f"{head}{BEGIN}\n{table(kept)}{END}{rest.partition(END)[2]}")
     sys.exit(failed > 0)
 
 

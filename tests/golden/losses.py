@@ -7,6 +7,7 @@ number is a bug, unless the change is meant: then write the file again and revie
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,7 @@ def losses(case: Case, root: Path, out: Path) -> dict[str, Any]:
 def main() -> None:
     """Write the file."""
     torch.set_num_threads(1)
+    os.environ["TILEWORK_KERNELS"] = "0"
     with TemporaryDirectory() as folder:
         root = Path(folder)
         write_data(root)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +74,8 @@ def test_a_run_keeps_its_tokenizer_and_answers_as_on_its_store(made: Path) -> No
     model = tilework.load(made / "run")
     stored = {one.image: one for one in model.predict(made / "x.tok", top=3)}
     loose = model.predict(made / "images", top=3)
-    assert [one.image for one in loose] == list(ImageFolder.open(made / "images").keys)
+    assert [one.image for one in loose] == [str(path) for path in ImageFolder.open(made / "images").paths]
+    loose = [replace(one, image=Path(one.image).relative_to(made / "images").as_posix()) for one in loose]
     for one in loose:
         assert one.classes == stored[one.image].classes
         np.testing.assert_allclose(one.probabilities, stored[one.image].probabilities, atol=1e-5)
@@ -83,7 +85,16 @@ def test_a_run_keeps_its_tokenizer_and_answers_as_on_its_store(made: Path) -> No
     right = np.mean([stored[one.image].truth == one.classes[0] for one in loose])
     assert right == pytest.approx(evaluate_run(made / "run", made / "x.tok").top(1))
     alone = model.predict(made / "images/class1/003.png", top=2)
-    assert (len(alone), len(alone[0].classes), alone[0].image) == (1, 2, "003.png")
+    assert (len(alone), len(alone[0].classes), alone[0].image) == (1, 2, str(made / "images/class1/003.png"))
+
+
+def test_answers_name_photographs_as_they_were_given(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made / "images")
+    model = tilework.load(made / "run")
+    names = [one.image for one in model.predict(["class1", "class0/003.png", "../images/class2/001.png"])]
+    assert names[0] == "class1/000.png"
+    assert names[-2:] == ["class0/003.png", "class2/001.png"]
+    assert all(Path(name).is_file() for name in names)
 
 
 def test_a_moved_run_still_answers_and_eval_needs_no_tokenizer(made: Path, tmp_path: Path) -> None:
@@ -119,7 +130,8 @@ def test_an_export_is_self_contained(made: Path, tmp_path: Path) -> None:
     assert (about.licence, about.tokenizer["name"]) == ("mine", "own tokenizer")
     assert about.figures["top1"] == pytest.approx(evaluate_run(made / "run", made / "x.tok").top(1))
     assert (
-        about.preprocessing == "upright RGB, centre cut to the shape, then resized (bicubic) to 32x32 px, values 0..255"
+        about.preprocessing == "upright RGB, the largest square in the middle resized (bicubic) to 32x32 px, "
+        "values from 0 to 255"
     )
     shutil.move(tmp_path / "model", tmp_path / "moved")
     found, wanted = (tilework.load(path).predict(made / "images") for path in (tmp_path / "moved", made / "run"))
@@ -161,8 +173,10 @@ def test_the_command(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "p/notes.txt").write_text("x")
     assert command("predict", made / "pixels", tmp_path / "p", "--top", 2) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("bad.jpg   cannot be read")
-    assert lines[1].startswith("good.png  ")
+    assert lines[0].partition("  ")[0].endswith("/p/bad.jpg")
+    assert lines[0].partition("  ")[2].lstrip().startswith("cannot be read")
+    assert lines[1].partition("  ")[0].endswith("/p/good.png")
+    assert max(len(line.partition("  ")[0]) for line in lines) <= 60
     assert lines[1].count("%") == 2
     assert command("predict", made / "pixels", tmp_path / "p", "--json") == 0
     told = json.loads(capsys.readouterr().out)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from tilework.core.errors import DamageError
 from tilework.store import Store, StoreWriter, codecs
 from tilework.store.codec import Codec
+from tilework.store.mix import grouped, walks
 
 pytest.importorskip("numba")
 NAMES = ["packed", "rans", "rans-context", "rans-stack", "pairwise", "mix"]
@@ -166,3 +167,38 @@ def test_a_processor_without_the_instruction_uses_tables(tmp_path: Path) -> None
     environment = os.environ | {"NUMBA_CPU_NAME": "generic", "NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr[-2000:]
+
+
+def test_coarse_tables_are_as_kernels_read_them() -> None:
+    from tilework.store import lanes
+    from tilework.store.kernels import context
+
+    assert (lanes.COARSE, lanes.AHEAD) == (context.COARSE, context.AHEAD)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_groups_of_nodes_lead_where_the_tree_leads(seed: int) -> None:
+    """Codes are walked to along both, and every score is that of the tree's node."""
+    rng = np.random.default_rng(seed)
+    codes, units = int(rng.integers(1, 40)), int(rng.integers(0, 7))
+    leaves = (-1 - rng.permutation(codes)).tolist()
+    tree = np.zeros((codes - 1, 2), np.int32)
+    for node in range(codes - 2, -1, -1):  # join any two, from the back: parents stand before their children
+        tree[node] = [leaves.pop(int(rng.integers(len(leaves)))) for _ in range(2)]
+        leaves.append(node)
+    v, c = rng.integers(-9, 9, (codes - 1, units)).astype(np.float32), rng.integers(-9, 9, codes - 1).astype(np.float32)
+    weights, first, ways = grouped(tree, v, c)
+    hidden = rng.integers(-9, 9, weights.shape[1]).astype(np.float32)
+    hidden[units:] = 3  # what fills up has no weight
+    nodes, answers = walks(tree)
+    for code in range(codes):
+        go, group = 8 if codes > 1 else -1 - code, 0
+        for node, answer in zip(nodes[code].tolist(), answers[code].tolist(), strict=True):
+            if node < 0:
+                break
+            group, go = (go - 8, 0) if go >= 8 else (group, go)
+            score = first[group, go] + hidden @ weights[group, :, go]
+            assert score == c[node] + hidden[:units] @ v[node]
+            go = int(ways[group, go, answer])
+        assert go == -1 - code

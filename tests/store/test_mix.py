@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tilework.core import compiled
 from tilework.core.errors import DamageError, InputError
-from tilework.store import Mix, Rans, RansContext, Store, StoreWriter, choose_codec
+from tilework.store import Mix, Rans, RansContext, Store, StoreWriter, choose_codec, codecs
 from tilework.store.mix import CHANCES, Network, walks
 from tilework.store.mix_fit import _chances, _tree
 from tilework.store.reader import chains
@@ -301,3 +301,12 @@ def test_hostile_records_give_our_own_error_or_codes_of_the_vocabulary() -> None
 
 def replace_block(codec: Mix, block: int) -> Mix:
     return Mix(replace(codec.network, block=block), 3, 6)
+
+
+def test_the_choice_is_measured_on_images_that_were_not_fitted_to() -> None:
+    """Tables of neighbours know a sample of independent codes by heart, and pay for it on every other image."""
+    names = ("packed", "rans", "rans-context")
+    ids = np.random.default_rng(0).integers(0, 100, (192, 900))
+    assert choose_codec("auto", ids, 100, 30, 10_000_000, names)[0] == "rans"
+    best = {name: codecs[name].fit(ids, 100, 30).encode(ids)[1].sum() for name in names}
+    assert min(best, key=lambda name: best[name]) == "rans-context", "on the sample itself"

@@ -29,7 +29,7 @@ from tilework.evaluation.layer_relevance import relevance
 from tilework.evaluation.relevance import gradient, gradient_attention, rollout
 from tilework.models import Model
 from tilework.report import heat_pictures
-from tilework.runs.pictures import SIDE, check_images, stored_photographs
+from tilework.runs.pictures import SIDE, check_images, folder_of, stored_photographs
 from tilework.runs.trained import Trained
 from tilework.tokenizers import Tokenizer, load_tokenizer
 from tilework.tokenizers.tokenizer import decoder_of
@@ -93,12 +93,18 @@ class Explained:
         top, left = (tall - height) // 2, (wide - width) // 2
         return pixels[..., top : top + height, left : left + width]
 
-    def photographs(self, index: np.ndarray, images: Path) -> np.ndarray | None:
-        """What the model saw of a store's photographs, (B, H, W, 3) in [0, 1]; None where data are photographs."""
+    def photographs(self, index: np.ndarray, images: Path | None) -> np.ndarray | None:
+        """What the model saw of a store's photographs, (B, H, W, 3) in [0, 1]; None where data are photographs.
+
+        images: their folder, if it is not the one noted beside the store; None too where neither is known.
+        """
         inner = innermost(self.source)
         if not isinstance(inner, TokenSource):
             return None
-        check_images(inner.store, images)
+        if images is not None:
+            check_images(inner.store, images)
+        elif folder_of(inner.store) is None:
+            return None
         found = [one.photograph for one in stored_photographs(inner.store, index, images)]
         empty = np.full((SIDE, SIDE, 3), 127, np.uint8)  # of one that is not there
         whole = np.stack([empty if one is None else one for one in found]) / 255
@@ -163,7 +169,7 @@ def explain(
     index = np.linspace(0, total - 1, count).astype(np.int64)
     rows: list[tuple[str, np.ndarray, np.ndarray | None, list[str]]] = []
     for one in models:
-        seen = None if images is None else one.photographs(index, images)
+        seen = one.photographs(index, images)
         shown = seen if seen is not None and decoder is None else None
         if shown is None:
             shown = one.pictures(index, decoder, chosen).permute(0, 2, 3, 1).cpu().numpy()

@@ -24,6 +24,7 @@ from tilework.data.pairs import open_pairs
 from tilework.evaluation import Classification, classify
 from tilework.report import Card, Page
 from tilework.report.plots import run_plots
+from tilework.runs.build import with_batch
 from tilework.runs.export import open_model
 from tilework.runs.pictures import samples_of
 from tilework.runs.segment import Segmenter
@@ -60,7 +61,8 @@ def add_run(page: Page, path: Path, wanted: Wanted, command: str) -> Headline:
     task, size = trained.run.objective.task, _bytes(told.get("train"))
     network, kind = type(trained.run.model).__name__.removesuffix("Config"), trained.spec.stage
     parameters = sum(p.numel() for p in trained.network.parameters())
-    about = f"{network} of {parameters / 1e6:.3g} M parameters on {'images' if kind == 'pixels' else 'tokens'}"
+    many = f"{parameters / 1e6:.3g} M" if parameters >= 1e5 else f"{parameters:,}"
+    about = f"{network} of {many} parameters on {'images' if kind == 'pixels' else 'tokens'}"
     page.heading(f"{trained.name}: {about}")
     figure = _figure(trained)
     judge = PARTS.get(task.metric)
@@ -80,7 +82,7 @@ def add_run(page: Page, path: Path, wanted: Wanted, command: str) -> Headline:
     if drawn := run_plots(log, task.metric, task.higher_is_better, NAMES.get(task.metric, task.metric)):
         page.heading("Training", 3)
         page.plots(drawn)
-        page.text(_training(trained, log))
+        page.text(_training(trained, log, size))
     page.heading("Data and bytes", 3)
     page.table(["what", "value"], _data_rows(trained, told, size))
     page.heading("Settings and commands", 3)
@@ -212,10 +214,12 @@ PARTS: dict[str, Callable[[Page, Trained, Location, Wanted], str]] = {"top1": _c
 # what holds for every run
 
 
-def _training(trained: Trained, log: Sequence[dict[str, object]]) -> str:
+def _training(trained: Trained, log: Sequence[dict[str, object]], size: tuple[int, float] | None) -> str:
     plain = read_json(trained.path / "results.json") if trained.directory.finished else {}
     steps = plain.get("steps", log[-1]["step"] if log else 0)
-    told = [f"{steps:,} steps in batches of {trained.run.fit.batch}"]
+    batch = trained.run.fit.batch
+    used = batch if size is None else with_batch(trained.run, trained.run.samples or size[0]).fit.batch
+    told = [f"{steps:,} steps in batches of {used}" + (f" (of {batch}, were there more images)" * (used < batch))]
     told += [f"{plain['skipped_steps']:,} skipped (gradients not finite)"] if plain.get("skipped_steps") else []
     told += ["stopped early"] if plain.get("stopped_early") else []
     told += [] if trained.directory.finished else ["not finished"]
@@ -235,6 +239,10 @@ def _bytes(data: str | None) -> tuple[int, float] | None:
         return len(folder), folder.bytes / len(folder)
     except (TileworkError, OSError):
         return None
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count / 1e3:,.1f} kB"
 
 
 def _data_rows(trained: Trained, told: dict[str, object], size: tuple[int, float] | None) -> list[list[str]]:
@@ -257,6 +265,6 @@ def _data_rows(trained: Trained, told: dict[str, object], size: tuple[int, float
         )
     files = [file for file in trained.path.rglob("*.safetensors") if "checkpoints" not in file.parts]
     weights = trained.directory.checkpoints.rglob("*.safetensors") if trained.exported == "no" else files
-    rows.append(["weights on disk", f"{sum(file.stat().st_size for file in weights) / 1e6:,.1f} MB"])
+    rows.append(["weights on disk", _size(sum(file.stat().st_size for file in weights))])
     rows.append(["licence of the data", spec.licence or "not stated"])
     return rows

@@ -76,7 +76,7 @@ def add_store(page: Page, path: Location, wanted: Wanted) -> Headline:
     page.cards([Card(s.pictures, s.key, [(names[label], None)]) for s, label in zip(samples, labels, strict=True)])
     page.text(
         "Pictures are decoded from the codes, or are the codes as colours"
-        + ("." if wanted.images is None else "; photographs stand before them.")
+        + ("; photographs stand before them." if any(s.photograph is not None for s in samples) else ".")
     )
     page.heading("Origin and commands", 3)
     rows = [["codec", manifest.codec], ["tokenizer", manifest.tokenizer.get("name", "not stated")]]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tilework.augment.augment import Augment, Stateless
-from tilework.augment.noise import Noise, add_noise, code_deviation, sample_noise
+from tilework.augment.noise import KeyedNoise, Noise, add_noise, code_deviation, sample_noise
 from tilework.core.batch import Batch, Stage
 from tilework.core.rng import Draws
 
@@ -30,7 +30,7 @@ def adapt_colour(x: Tensor, other: Tensor) -> Tensor:
 class Colours:
     """What happens to each sample."""
 
-    noise: Noise
+    noise: Noise | KeyedNoise
     adapted: Tensor  # (B,) which take the colours of their neighbour
 
 

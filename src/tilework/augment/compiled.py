@@ -23,6 +23,23 @@ def kernels_for(ids: Tensor, *tables: Tensor) -> Any:
     return kernels("tilework.augment.kernels")
 
 
+def kernels_for_maps(*maps: Tensor) -> Any:
+    """Kernels for maps on the host that no gradient goes through, or None: the installation and the data decide."""
+    if any(x.device.type != "cpu" or x.dtype != torch.float32 or x.requires_grad for x in maps):
+        return None
+    return kernels("tilework.augment.kernels")
+
+
+def kernels_for_draws(device: torch.device) -> Any:
+    """Kernels for dense random numbers on the host, or None; they are keyed by `draw_seed`."""
+    return kernels("tilework.core.kernels") if device.type == "cpu" else None
+
+
+def draw_seed() -> Tensor:
+    """Two words of torch's generator, (2,) int64."""
+    return torch.randint(1 << 32, (2,))
+
+
 def over_samples(kernel: Callable[..., int], samples: Sequence[Tensor], table: Tensor) -> None:
     """Run a kernel on tensors whose first side is the sample, the last of them its output, and a table of codes."""
     arrays, whole = [tensor.contiguous().numpy() for tensor in samples], table.contiguous().numpy()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tilework.augment.augment import CPU, Augment, Step, need_vectors
-from tilework.augment.compiled import kernels_for, over_samples
+from tilework.augment.compiled import draw_seed, kernels_for, kernels_for_draws, over_samples
 from tilework.core.batch import Batch, Stage
 from tilework.core.codebook import Codebook
 from tilework.core.rng import Draws
@@ -100,6 +100,15 @@ def sample_squares(u: Tensor, side: Tensor, grid: tuple[int, int]) -> Squares:
     return Squares(side * exists, torch.stack([row, column], 1), second)
 
 
+def _uniforms(ids: Tensor, wanted: Tensor) -> Tensor:
+    """A number in [0, 1) for each code of the samples wanted, (B, H, W). ids: (B, H, W); wanted: (B,)."""
+    if not (fast := kernels_for_draws(ids.device)):
+        return torch.rand(ids.shape, device=ids.device)
+    out = torch.empty(ids.shape)
+    over_samples(fast.uniforms, (torch.arange(len(out)), wanted, out.flatten(1)), draw_seed())
+    return out
+
+
 @Augment.choices.add("token_eda")
 @dataclass(frozen=True)
 class TokenEda(Augment):
@@ -147,7 +156,7 @@ class EditCodes(Step[Edits]):
         swapped = (u[:, 0] >= config.synonym) & (u[:, 0] < config.synonym + config.swap)
         side = (u[:, 1] * (config.side * min(height, width))).long() * swapped
         share = (u[:, 0] < config.synonym) * config.replaced
-        dense = torch.rand(batch.x.shape, device=batch.x.device)
+        dense = _uniforms(batch.x, u[:, 0] < config.synonym)
         count = self.table.shape[1] - 1
         squares = sample_squares(u[:, 2:], side, (height, width))
         return Edits(dense, count / share.clamp(min=1e-12), count, squares)

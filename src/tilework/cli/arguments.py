@@ -90,7 +90,7 @@ Photographs = Annotated[
     Path | None,
     arg(
         metavar="FOLDER",
-        help="Folder that the token store was made from, to show its photographs.",
+        help="Folder that the token store was made from, to show its photographs, if it is not where it was.",
         help_behavior_hint="(optional)",
     ),
 ]

@@ -60,7 +60,9 @@ def evaluate(
         score: Detection: how sure an object must be to be drawn, from 0 to 1.
     """
     from dataclasses import replace
+    from functools import partial
 
+    from tilework.core.console import notice
     from tilework.core.errors import ConfigError
     from tilework.core.files import write
     from tilework.data.class_names import shown_names
@@ -84,7 +86,7 @@ def evaluate(
         raise ConfigError(said, "leave them out")
     if picture is not None:
         check_png(picture, "--picture")
-    result = evaluate_run(run, data, tokenizer, device, best)
+    result = evaluate_run(run, data, tokenizer, device, best, partial(notice, quiet=json))
     result = replace(result, classes=shown_names(result.classes, names))
     summary = result.summary()
     if picture is not None:

@@ -149,6 +149,7 @@ def _check(kind: str, text: str, option: str) -> None:
         if spool.is_dir():
             what = f"{shown}{path} is not finished: its parts lie in {spool}"
             raise InputError(what, "repeat the 'tilework tokenize' that was stopped, or run 'tilework seal'")
+        hint = _alike(path) or hint
         what = f"{ABSENT.get(kind, 'no such data:')} {path}"
         raise InputError(what if kind != "file" else f"no such file: {path} ({option})", hint)
     if kind not in KINDS or not path.is_dir():
@@ -167,6 +168,18 @@ def _check(kind: str, text: str, option: str) -> None:
     if kind == "run" and what_is(path / "run") == "a run":  # what 'tilework start' wrote
         hint = f"give the run in it: {path / 'run'}"
     raise InputError(f"{path} is {found}, not {needed}", hint)
+
+
+def _alike(path: Path) -> str:
+    """A hint with the name beside a missing path that is most like it."""
+    from difflib import get_close_matches
+
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
+    except OSError:
+        return ""
+    found = get_close_matches(path.name, names, n=1, cutoff=0.7)
+    return f"did you mean {path.parent / found[0]}?" if found else ""
 
 
 def is_folder(words: Sequence[str]) -> bool:

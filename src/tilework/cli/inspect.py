@@ -109,7 +109,8 @@ def _draw(
         write(picture, rows_of_pictures(_masks(tokens, shown, [one.codes for one in samples if one.codes is not None])))
         return
     lines = [[shown_as[label]] for label in labels[shown].tolist()]
-    title = "from codes" if images is None else "left: photograph, right: from its codes"
+    both = any(one.photograph is not None for one in samples)
+    title = "left: photograph, right: from its codes" if both else "from codes"
     pictures = [beside(one.pictures) for one in samples]
     write(picture, captioned_pictures(pictures, [one.key for one in samples], lines, [None] * len(shown), title))
 

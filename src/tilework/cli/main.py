@@ -58,6 +58,11 @@ COMMANDS = {
     "doctor": "doctor.doctor",
 }
 
+# commands that go on where they were stopped, if they are repeated
+RESUMED = (
+    "demo", "start", "tokenizer train", "tokenize", "train", "compare", "table", "frontier", "annotate", "robustness",
+    "analyze tokenizers",
+)  # fmt: skip
 UPLOADS = ("tokenize", "convert", "merge", "subset", "export", "train")  # --out may be a URL of a bucket
 
 
@@ -82,23 +87,29 @@ def overview() -> str:
 
 def main(args: list[str] | None = None) -> None:
     """Run a command line; always ends in SystemExit."""
+    words = sys.argv[1:] if args is None else args
     try:
         with suppress(ValueError):  # not the main thread: signals are someone else's
             signal.signal(signal.SIGTERM, _stop)
-        _run(sys.argv[1:] if args is None else args)
+        _run(words)
         sys.exit(0)
     except TileworkError as error:
         print(f"tilework: {'' if isinstance(error, Stopped) else 'error: '}{error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except _Terminated:
-        print("tilework: stopped by a signal: repeat the command to resume", file=sys.stderr)
+        print(f"tilework: stopped by a signal{_how_to_go_on(words)}", file=sys.stderr)
         sys.exit(Stopped.exit_code)
     except KeyboardInterrupt:
-        print("\ntilework: interrupted", file=sys.stderr)
+        print(f"\ntilework: interrupted{_how_to_go_on(words)}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+
+
+def _how_to_go_on(words: list[str]) -> str:
+    known = {" ".join(words[:count]) for count in (1, 2)} & set(RESUMED)
+    return ": repeat the command to resume" if known else ""
 
 
 class _Terminated(KeyboardInterrupt):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tilework.runs import Prediction, Trained
 
 SHEET = 60  # pictures on a contact sheet
+WIDE = 60  # letters of a path in a table, its end
 
 
 def predict(
@@ -146,13 +147,14 @@ def _detect(
 
 
 def _table(found: list[Prediction]) -> str:
-    wide = min(60, max(len(one.image) for one in found))
+    shown = [one.image if len(one.image) <= WIDE else f"...{one.image[3 - WIDE :]}" for one in found]
+    wide = max(map(len, shown))
     names = max((len(name) for one in found for name in one.classes), default=0)
     lines = []
-    for one in found:
+    for name, one in zip(shown, found, strict=True):
         pairs = zip(one.classes, one.probabilities, strict=True)
         words = one.error or "  ".join(f"{share:6.1%} {name:<{names}}" for name, share in pairs)
-        lines.append(f"{one.image:<{wide}}  {words}".rstrip())
+        lines.append(f"{name:<{wide}}  {words}".rstrip())
     return "\n".join(lines) + "\n"
 
 
@@ -195,4 +197,5 @@ def _sheet(model: Trained, found: list[Prediction], photographs: tuple[object, .
     pictures = pictures_of(model, photographs, shown, tokenizer)
     words = [[f"{n} {p:.0%}" for n, p in zip(found[i].classes, found[i].probabilities, strict=True)] for i in shown]
     right = [None if found[i].truth is None else found[i].truth == found[i].classes[0] for i in shown]
-    return captioned_pictures(pictures, [found[i].image for i in shown], [line[:3] for line in words], right)
+    titles = ["/".join(Path(found[i].image).parts[-2:]) for i in shown]
+    return captioned_pictures(pictures, titles, [line[:3] for line in words], right)

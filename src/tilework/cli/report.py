@@ -100,7 +100,8 @@ def _page(things: list[tuple[str, Location]], wanted: Wanted) -> tuple[Page, lis
     from tilework.report import Page
     from tilework.version import __version__
 
-    names = [Path(str(thing)).name for _, thing in things]
+    places = [Path(str(thing)) for _, thing in things]
+    names = [place.parent.name if place.name == "run" and place.parent.name else place.name for place in places]
     title = ", ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more"
     page = Page(f"Report: {title}", f"Made by tilework {__version__}.")
     summary = page.later()

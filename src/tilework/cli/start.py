@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
 
 from tilework.cli.arguments import Classes, Device, DryRun, Images, Json, OptionalPath
 from tilework.cli.output import show
@@ -16,6 +19,7 @@ def start(
     out: OptionalPath = None,
     classes: Classes = None,
     max_broken: float = 0.2,
+    pixel_vit: Annotated[bool, arg(help_behavior_hint="")] = False,
     device: Device = "auto",
     dry_run: DryRun = False,
     json: Json = False,
@@ -30,23 +34,27 @@ def start(
       tilework start photos
       tilework start photos --val other-photos --out runs/photos
       tilework start labels.csv --dry-run
+      tilework start photos --pixel-vit
 
     Args:
         val: Images to validate on; by default val/ beside train/ in the folder, or a fifth of each class.
-        out: Directory for split, stores, run, results.json and report.html; by default start-NAME.
+        out: Directory for label files, stores, run, results.json and report.html; by default start-NAME.
         max_broken: Largest share of unreadable images that is accepted.
+        pixel_vit: Also train a small ViT on the pixels for the processor time of all the rest, and show it beside.
     """
     from tilework.core.errors import ConfigError
 
     if not 0 <= max_broken < 1:
         raise ConfigError(f"--max-broken {max_broken:g} is out of range", "give a share from 0 to below 1")
-    from tilework.cli.main import COMMANDS
+    from tilework.core.console import notice
     from tilework.experiments.start import FolderStart
-    from tilework.experiments.start_page import PAGE, comparison, next_commands, verdict
+    from tilework.experiments.start_page import PAGE, bytes_line, comparison, next_commands, verdict
 
     place = out or Path(f"start-{images.resolve().stem}")
-    job = FolderStart(images, place, val, classes or "leaf", max_broken, device, quiet=json)
+    job = FolderStart(images, place, val, classes or "leaf", max_broken, device, json, pixel_vit)
     if dry_run:
+        for note in job.parts.folder.notes:
+            notice(note, json)
         show(job.plan(), json)
         return
     results = job.run()
@@ -58,7 +66,7 @@ def start(
     for first, *middle, last in (head, *rows):
         cells = [f"{cell:>{width}}" for cell, width in zip(middle, widths[1:-1], strict=True)]
         print("  ".join([f"{first:<{widths[0]}}", *cells, last]).rstrip())
-    print(f"\n{verdict(results)}\n\nNext:")
-    for command in [*next_commands(place), *([f"tilework report {place / 'run'}"] if "report" in COMMANDS else [])]:
+    print(f"\n{bytes_line(results)}\n{verdict(results)}\n\nNext:")
+    for command in next_commands(place):
         print(f"  {command}")
     print(f"\nPage: {place / PAGE}; all numbers: {place / 'results.json'}")

@@ -101,8 +101,8 @@ def in_parts(call: Callable[[slice], int], count: int, least: int) -> int:
 
     least: rows that are worth a thread.
     """
-    parts = min(threads(), count // max(1, least))
-    if parts < 2:
+    parts = count // max(1, least)
+    if parts < 2 or (parts := min(threads(), parts)) < 2:
         return call(slice(0, count))
     edges = [count * part // parts for part in range(parts + 1)]
     return max(_pool(parts).map(call, map(slice, edges, edges[1:])))

@@ -20,7 +20,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return (f"did you mean '{close[0]}'? " if close else "") + f"known: {', '.join(known)}"
     if close:
         return f"did you mean '{close[0]}'?"
-    return f"closest of {len(known)}: {', '.join(difflib.get_close_matches(name, known, n=4, cutoff=0.0))}"
+    return f"closest of {len(known)}: {', '.join(difflib.get_close_matches(name, known, n=5, cutoff=0.0))}"
 
 
 class Registry(Generic[T]):

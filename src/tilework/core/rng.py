@@ -2,7 +2,7 @@
 
 Numpy arrays and torch tensors on any device get the same bits: products wrap modulo 2^64 in both. Nothing here keeps
 state. Dense noise and dropout come from torch's own generator, which the training loop seeds with `step_seed` at every
-step.
+step; on a host with compiled kernels it seeds core/kernels/dense.py, which is four times as fast, with other numbers.
 """
 
 from __future__ import annotations

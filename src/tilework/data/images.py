@@ -104,8 +104,12 @@ class ImageFolder:
     def listed(root: Path | None, table: Path, classes: Sequence[str] | None = None) -> ImageFolder:
         """Images by a label file. root: their folder, if the file does not name it and they do not lie beside it."""
         known = LabelFile.read(table, root)
-        labels, names = known.numbers(classes)
         paths = [_existing(known.root / row.path) for row in known.rows]
+        first, header = known.rows[0], tuple[str, ...]()
+        if paths[0] is None and any(paths) and Path(first.path).suffix.lower() not in SUFFIXES:
+            header = (f"{table}: its first line ('{first.path}', '{first.label}') is taken for a header",)
+            known, paths = replace(known, rows=known.rows[1:]), paths[1:]
+        labels, names = known.numbers(classes)
         there = np.array([i for i, path in enumerate(paths) if path is not None], np.int64)
         absent = [row.path for row, path in zip(known.rows, paths, strict=True) if path is None]
         if not len(there):
@@ -113,7 +117,7 @@ class ImageFolder:
         count = f"{len(absent)} of {len(paths)}"
         said = (f"{table}: {count} images do not exist and are left out (first: {absent[0]})",) if absent else ()
         kept = tuple(path for path in paths if path is not None)
-        return ImageFolder(known.root, kept, labels[there], names, {}, said)
+        return ImageFolder(known.root, kept, labels[there], names, {}, (*header, *said))
 
     @staticmethod
     def loose(paths: Sequence[Path]) -> ImageFolder:
@@ -275,6 +279,8 @@ def _walk(folder: str) -> Iterator[str]:
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(entry.path)
         elif entry.is_file():
+            if not entry.name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in entry.name):
+                raise InputError(f"a name is not UTF-8: {entry.path!a}", "rename it")  # bytes that are no letters
             yield entry.path
 
 
@@ -291,6 +297,14 @@ def decode_image(path: File, size: tuple[int, int], frame: Frame = "cover") -> n
     with open_image(path, size) as upright:
         fitted = fit_image(to_rgb(upright), size, frame)
     return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
+
+
+def framing(size: tuple[int, int], frame: Frame) -> str:
+    """What `decode_image` does, in words, but for the range of values."""
+    height, width = size
+    shape = "square" if height == width else f"part with sides {height}:{width}"
+    how = {"cover": f"the largest {shape} in the middle resized", "squash": "squashed", "letterbox": "letterboxed"}
+    return f"upright RGB, {how[frame]} (bicubic) to {height}x{width} px"  # stores are known as squashed by this text
 
 
 def fit_image(image: Image.Image, size: tuple[int, int], frame: Frame) -> Image.Image:

@@ -100,7 +100,7 @@ def _rows(file: Path, lines: Sequence[tuple[int, str]]) -> tuple[Row, ...]:
     first = lines[0][1]
     mark = next((mark for mark in ("\t", ",", ";") if mark in first), None)
     try:
-        cells = [line.rsplit(None, 1) for _, line in lines] if mark is None else _split(lines, mark)
+        cells = [line.strip().rsplit(None, 1) for _, line in lines] if mark is None else _split(lines, mark)
     except csv.Error as error:
         raise InputError(f"{file} cannot be read", str(error)) from error
     head = [cell.strip().lower() for cell in cells[0]]
@@ -116,8 +116,8 @@ def _rows(file: Path, lines: Sequence[tuple[int, str]]) -> tuple[Row, ...]:
     rows: list[Row] = []
     seen: set[str] = set()
     for (number, _), cell in zip(lines, cells, strict=True):
-        name, said = (cell[i].strip() if i < len(cell) else "" for i in (path, label))
-        if not said:
+        name, said = (cell[i] if i < len(cell) else "" for i in (path, label))
+        if not said.strip():
             raise InputError(f"line {number} of {file} has the label ''", "each image needs one")
         if name in seen or not name or name.startswith("/") or ".." in Path(name).parts:
             raise InputError(f"line {number} of {file} has the path '{name}'", "each once, below the folder")
@@ -127,7 +127,10 @@ def _rows(file: Path, lines: Sequence[tuple[int, str]]) -> tuple[Row, ...]:
 
 
 def _split(lines: Sequence[tuple[int, str]], mark: str) -> list[list[str]]:
-    return [next(csv.reader([line], delimiter=mark), []) for _, line in lines]
+    """Cells without the blanks around them, but for those in quotes: a name may begin or end with one."""
+    found = (next(csv.reader([line], delimiter=mark, skipinitialspace=True), []) for _, line in lines)
+    quoted = ('"' in line for _, line in lines)
+    return [cells if keep else [cell.strip() for cell in cells] for cells, keep in zip(found, quoted, strict=True)]
 
 
 def write_label_file(root: Path, file: Path, keys: Sequence[str], labels: Sequence[str]) -> str:
@@ -137,7 +140,9 @@ def write_label_file(root: Path, file: Path, keys: Sequence[str], labels: Sequen
 
     text = io.StringIO()
     text.write(f"{ROOT} {Path(os.path.relpath(root, file.parent)).as_posix()}\n")
-    writer = csv.writer(text, lineterminator="\n")
+    # a line that begins with # would be a comment, blanks around a name would be lost
+    quote = any(name.startswith("#") or name != name.strip() for name in (*keys, *labels))
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL if quote else csv.QUOTE_MINIMAL)
     writer.writerow(("path", "label"))
     writer.writerows(zip(keys, labels, strict=True))
     return text.getvalue()

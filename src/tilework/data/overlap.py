@@ -9,22 +9,22 @@ import numpy as np
 
 from tilework.data.images import ImageFolder, ImageSource
 from tilework.data.source import Source
-from tilework.data.tokens import TokenSource
 
 LOOKS = 2000  # validation samples that are looked at, spread evenly
+ENCODED = 32  # the same where each must be encoded first
 HEAD = 1 << 16  # bytes of a file that are hashed
 MOST = 50_000  # training images: more are not looked through
 
 
-def shared_images(train: Source, val: Source) -> tuple[int, int]:
+def shared_images(train: Source, val: Source, looks: int = LOOKS) -> tuple[int, int]:
     """Validation samples that training data hold too, and how many were looked at; (0, 0) where it cannot be told."""
     if isinstance(train, ImageSource) and isinstance(val, ImageSource):
         folders = [one.folder for one in (train, val)]
         if len(train) > MOST or not all(isinstance(folder, ImageFolder) for folder in folders):
             return 0, 0
         return _shared_files(*(folder.paths for folder in folders))
-    if isinstance(train, TokenSource) and isinstance(val, TokenSource) and train.grid == val.grid:
-        return _shared_codes(train, val)
+    if (train.stage, train.grid) == (val.stage, val.grid) and train.stage != "pixels" and len(train) <= MOST:
+        return _shared_codes(train, val, looks)
     return 0, 0
 
 
@@ -41,21 +41,19 @@ def _hash(path: Path) -> bytes:
         return sha256(file.read(HEAD) + str(path.stat().st_size).encode()).digest()
 
 
-def _shared_codes(train: TokenSource, val: TokenSource) -> tuple[int, int]:
-    if len(train) > MOST or train.codebook is None or val.codebook is None:
-        return 0, 0
+def _shared_codes(train: Source, val: Source, looks: int) -> tuple[int, int]:
     known: set[bytes] = set()
     for start in range(0, len(train), 4096):
         known |= set(_codes(train, np.arange(start, min(start + 4096, len(train)))))
-    some = _spread(len(val))
+    some = _spread(len(val), looks)
     return sum(code in known for code in _codes(val, some)), len(some)
 
 
-def _codes(source: TokenSource, index: np.ndarray) -> list[bytes]:
+def _codes(source: Source, index: np.ndarray) -> list[bytes]:
     """Codes of samples in the tokenizer's numbers."""
-    used = source.store.used
-    return [used[ids].tobytes() for ids in source.batch(index).x.numpy()]
+    assert source.codebook is not None
+    return [source.codebook.used[ids].tobytes() for ids in source.batch(index).x.numpy()]
 
 
-def _spread(count: int) -> np.ndarray:
-    return np.unique(np.linspace(0, count - 1, min(LOOKS, count)).astype(np.int64))
+def _spread(count: int, looks: int = LOOKS) -> np.ndarray:
+    return np.unique(np.linspace(0, count - 1, min(looks, count)).astype(np.int64))

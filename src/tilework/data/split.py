@@ -13,13 +13,23 @@ from tilework.data.label_file import write_label_file
 from tilework.store.rearrange import first_of_each, random_rank
 
 
-def split_images(folder: ImageFolder, out: tuple[Path, Path], fraction: float, seed: int = 0) -> tuple[int, int]:
-    """Write two label files; a share of each class, and a class of one image, goes into the first. Returns counts."""
+def split_numbers(folder: ImageFolder, fraction: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the images of both parts; a share of each class, and a class of one image, is in the first."""
     first = first_of_each(folder.labels, random_rank(len(folder), seed), fraction)
-    rest = np.setdiff1d(np.arange(len(folder)), first)
+    return first, np.setdiff1d(np.arange(len(folder)), first)
+
+
+def split_images(folder: ImageFolder, out: tuple[Path, Path], fraction: float, seed: int = 0) -> tuple[int, int]:
+    """Write two label files, of the images of each part. Returns their counts."""
+    first, rest = split_numbers(folder, fraction, seed)
     if not len(rest):
         raise InputError(f"a fraction of {fraction} leaves nothing for {out[1]}", "lower it")
     for path, index in zip(out, (first, rest), strict=True):
-        labels = [folder.classes[label] for label in folder.labels[index].tolist()]
-        write(path, write_label_file(folder.root, path, [folder.key(i) for i in index.tolist()], labels).encode())
+        list_images(folder.take(index), path)
     return len(first), len(rest)
+
+
+def list_images(folder: ImageFolder, path: Path) -> None:
+    """Write a label file of the images of a folder."""
+    labels = [folder.classes[label] for label in folder.labels.tolist()]
+    write(path, write_label_file(folder.root, path, folder.keys, labels).encode())

@@ -62,6 +62,14 @@ def linear_accuracy(
     train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor], solver: Solver = "lbfgs"
 ) -> tuple[float, float]:
     """Share that a linear classifier on standardised features names right, and the weight decay or rate it had."""
+    right, best = linear_hits(train, val, solver)
+    return right.float().mean().item(), best
+
+
+def linear_hits(
+    train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor], solver: Solver = "lbfgs"
+) -> tuple[Tensor, float]:
+    """The same image by image: which of `val` it names right, (N,) bool."""
     fit, choices = (_fit_lbfgs, DECAYS) if solver == "lbfgs" else (_fit_sgd, RATES)
     (x, labels), (y, truth) = train, val
     mean, deviation = x.mean(0), x.std(0).clamp(min=1e-6)
@@ -70,7 +78,7 @@ def linear_accuracy(
     scores = {}
     for choice in choices if held.any() and not held.all() else choices[:1]:
         layer = fit(x[~held], labels[~held], choice)
-        scores[choice] = _hits(layer, x[held], labels[held]) if held.any() else 0.0
+        scores[choice] = _hits(layer, x[held], labels[held]).float().mean().item() if held.any() else 0.0
     best = max(scores, key=lambda choice: scores[choice])
     return _hits(fit(x, labels, best), y, truth), best
 
@@ -117,5 +125,5 @@ def _fit_sgd(x: Tensor, labels: Tensor, rate: float) -> nn.Linear:
 
 
 @torch.no_grad()
-def _hits(layer: nn.Linear, x: Tensor, labels: Tensor) -> float:
-    return float((layer(x).argmax(1) == labels).float().mean())
+def _hits(layer: nn.Linear, x: Tensor, labels: Tensor) -> Tensor:
+    return layer(x).argmax(1) == labels

@@ -146,8 +146,16 @@ def claim(out: Path, state: Plain, name: str) -> None:
         write_json(file, state)
     elif not file.is_file():
         raise OutputError(f"{out} holds other files", "choose another --out")
-    elif json.loads(file.read_bytes()) != state:
-        raise OutputError(f"{out} holds a {name} with other settings", f"choose another --out or use those in {file}")
+    elif (known := json.loads(file.read_bytes())) != state:
+        other = next((key for key in state if known.get(key) != state[key]), "")
+        what = f" ({other}: {_short(known.get(other))}, not {_short(state[other])})" if other else ""
+        hint = f"choose another --out or use those in {file}"
+        raise OutputError(f"{out} holds a {name} with other settings{what}", hint)
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def accuracy_cell(row: Plain) -> str:

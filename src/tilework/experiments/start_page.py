@@ -14,21 +14,21 @@ from tilework.core.config import Plain
 from tilework.core.files import write
 from tilework.data.images import decode_image
 from tilework.evaluation import Classification
-from tilework.report import Page, captioned_pictures, confusion
+from tilework.report import Card, Page
 
 PAGE = "report.html"
 MISTAKES, SIDE = 12, 160  # pictures; their pixels
 PAIRS = 10  # of classes that are confused most
 SMALLEST = 5e-4  # difference in accuracy that is shown
-MOST = 30  # classes that a confusion matrix has room for
 
 
 def next_commands(out: Path) -> list[str]:
     """What a user may do with the run."""
     return [
         f"tilework predict {out / 'run'} PHOTO|FOLDER ...",
-        f"tilework eval {out / 'run'} --data IMAGES",
+        f"tilework eval {out / 'run'} --data {out / 'val.tok'}",
         f"tilework export {out / 'run'} --out model --onnx --pixels",
+        f"tilework report {out / 'run'}",
     ]
 
 
@@ -40,6 +40,15 @@ def comparison(results: Plain) -> tuple[list[str], list[list[str]]]:
         points = f"{100 * row['difference']:+.1f} points" + (", within noise" if row["within_noise"] else "")
         lines.append([row["what"], held, f"{row['accuracy']:.1%}", "" if row is results["rows"][0] else points])
     return ["", "bytes per image", "accuracy", "difference"], lines
+
+
+def bytes_line(results: Plain) -> str:
+    """What an image takes, in codes and in the whole store."""
+    codes, whole = results["codes_bytes_per_image"], results["store_bytes_per_image"]
+    fixed = results["fixed_bytes"]
+    said = f"{codes:,.0f} B of codes per image; the whole store of training images {whole:,.0f} B per image"
+    share = fixed / (whole * results["images"]["train"])
+    return f"{said}, {share:.0%} of it tables that do not grow with the images ({fixed / 1e3:,.0f} kB)."
 
 
 def verdict(results: Plain) -> str:
@@ -65,10 +74,12 @@ def write_page(out: Path, results: Plain, found: Classification, paths: Sequence
     )
     page.heading("Beside simpler things on the same images")
     page.table(*comparison(results))
+    page.text(bytes_line(results))
     page.text(verdict(results))
     page.text(
         "The codes and the probe come from an EfficientNet-Lite0 that was trained on ImageNet-1k. One run, one split: "
-        "a difference is within noise below 1.96 standard errors of both accuracies."
+        "a difference is within noise where the images that only one of the two names right could fall so by chance "
+        "(McNemar's test, 95 %)."
     )
     page.heading("The images")
     height, width = images["median_size"]
@@ -91,26 +102,24 @@ def write_page(out: Path, results: Plain, found: Classification, paths: Sequence
         [[name, f"{count:,}", "-" if share is None else f"{share:.1%}"] for (name, share), count in each],
     )
     page.heading("Confusion")
-    if len(found.classes) <= MOST:
-        page.picture(confusion({"validation": found.confusion}, found.classes), "Rows: true classes; columns: answers.")
+    page.confusion(found.confusion, found.classes)
     page.table(["true class", "answer", "images"], _confused(found))
-    wrong = _mistakes(found)
-    if len(wrong):
+    if len(wrong := _mistakes(found)):
         page.heading("Most confident mistakes")
-        pictures = [decode_image(paths[i], (SIDE, SIDE)).transpose(1, 2, 0) for i in wrong.tolist()]
-        said = [
-            [f"{found.classes[k]} {found.probabilities[i, k]:.0%}"]
-            for i, k in zip(wrong.tolist(), found.predicted[wrong].tolist(), strict=True)
-        ]
-        truth = [found.classes[int(found.labels[i])] for i in wrong.tolist()]
-        sheet = captioned_pictures(pictures, truth, said, [False] * len(said))
-        page.picture(sheet, "Above each picture its true class, below it the answer.")
+        page.cards([_card(found, i, paths[i]) for i in wrong.tolist()])
     page.heading("Next")
     page.commands(next_commands(out))
     seconds, cpu = (sum(results[name].values()) for name in ("seconds", "cpu_seconds"))
     page.text(f"Repeat: tilework start {results['start']} --out {out} ({results['software']}, {seconds:.0f} s, "
               f"{cpu:.0f} s of processors).")  # fmt: skip
     write(out / PAGE, page.html().encode())
+
+
+def _card(found: Classification, i: int, path: Path) -> Card:
+    said, true = int(found.predicted[i]), int(found.labels[i])
+    lines = [(f"said: {found.classes[said]} ({found.probabilities[i, said]:.0%})", False),
+             (f"true: {found.classes[true]} ({found.probabilities[i, true]:.0%})", True)]  # fmt: skip
+    return Card([decode_image(path, (SIDE, SIDE)).transpose(1, 2, 0)], path.name, lines)
 
 
 def _mistakes(found: Classification) -> np.ndarray:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from math import sqrt
 from statistics import mean, stdev
 
+import numpy as np
+
 # Student's t, 97.5 %, for 1 to 30 degrees of freedom; beyond, the normal distribution is near enough
 T: tuple[float, ...] = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 T += (2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)
@@ -55,6 +57,15 @@ def paired_deviation(rows: Sequence[Sequence[float]]) -> tuple[float, int]:
     squares = sum((x - mean(row) - seed + total) ** 2 for row in rows for x, seed in zip(row, seeds, strict=True))
     degrees = (len(rows) - 1) * (len(rows[0]) - 1)
     return sqrt(squares / degrees), degrees
+
+
+def paired_within_noise(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two classifiers on the same images differ by no more than chance, 95 % (McNemar, 1947).
+
+    one, other: (N,) bool, which images each names right; those that both or neither does say nothing.
+    """
+    only = int((one & ~other).sum()), int((other & ~one).sum())
+    return abs(only[0] - only[1]) <= 1.96 * sum(only) ** 0.5
 
 
 def within_noise(one: float, other: float, count: int) -> bool:

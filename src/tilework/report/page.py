@@ -33,7 +33,8 @@ th { text-align: left; font-weight: 600; color: var(--soft); vertical-align: bot
 td.n { font-variant-numeric: tabular-nums; white-space: nowrap; }
 td i.bar { display: inline-block; height: .7rem; background: var(--blue); border-radius: 2px; vertical-align: middle; }
 td.bars { min-width: 8.5rem; padding-right: 1rem; } td.long { min-width: 15rem; }
-@media (max-width: 40rem) { td, th { padding-right: .6rem; } td.bars { min-width: 4rem; } }
+@media (max-width: 40rem) { table { font-size: .85rem; } td, th { padding-right: .5rem; }
+  td.bars { min-width: 4rem; } td.long { min-width: 7rem; } td.n { white-space: normal; } }
 figure { margin: 1rem 0; } figcaption { color: var(--soft); font-size: .9rem; }
 img { max-width: 100%; height: auto; } img.paper { background: #fff; border-radius: 4px; }
 .plots { display: flex; flex-wrap: wrap; gap: 0 1.5rem; }

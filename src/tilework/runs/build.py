@@ -33,7 +33,7 @@ from tilework.runs.run import Draw, Run
 from tilework.store import Store
 from tilework.train.log import Bar, counted, notice
 
-TOKENIZER = ("name", "sha256", "encoder")  # what a run keeps of the tokenizer that its store names
+TOKENIZER = ("name", "sha256", "encoder", "form")  # what a run keeps of the tokenizer that its store names
 
 
 def check_there(path: Location) -> None:

@@ -77,7 +77,9 @@ class RunDirectory:
     def name(self) -> str:
         """What a run is called in tables and pictures: its directory, or its row and seed in a table."""
         path = self.path
-        return f"{path.parent.parent.name} {path.parent.name}" if path.name == "run" else path.name or str(path)
+        if path.name == "run" and path.parent.name.startswith("seed-"):
+            return f"{path.parent.parent.name} {path.parent.name}"
+        return path.parent.name or path.name if path.name == "run" else path.name or str(path)
 
     @property
     def finished(self) -> bool:
@@ -108,6 +110,20 @@ class RunDirectory:
         except ConfigError as error:
             raise DamageError(f"{self.path / DATA} is malformed", f"restore it ({error})") from error
         return spec
+
+    def places(self) -> dict[str, Path]:
+        """Where its data lie on this machine: "train" and "val", as far as they are found.
+
+        A path is as the command that trained had it; one that does not lead there is looked for beside the run.
+        """
+        told = {name: read_json(self.path / DATA).get(name) for name in ("train", "val")}
+        found = {}
+        for name, text in told.items():
+            if text and "://" not in text:
+                paths = (Path(text), self.path.parent / Path(text).name)
+                if there := next((path for path in paths if path.exists()), None):
+                    found[name] = there
+        return found
 
     def checkpoint(self, best: bool = False) -> Path:
         """The newest checkpoint, or the one with the best validation figure."""

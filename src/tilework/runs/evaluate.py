@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
+from tilework.core.console import counted
 from tilework.core.distributed import World, pick_device
+from tilework.core.errors import TileworkError
 from tilework.core.location import location
+from tilework.data.overlap import ENCODED, LOOKS, shared_images
 from tilework.evaluation import Classification, Features, Probe, classify, evaluate
 from tilework.evaluation.probe import Solver
 from tilework.runs.export import open_model
+from tilework.runs.trained import OnData, Trained
+from tilework.tokenizers.images_as_codes import ImagesAsCodes
 
 
 def evaluate_run(
@@ -17,16 +25,38 @@ def evaluate_run(
     tokenizer: Path | str | None = None,
     device: str = "auto",
     best: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Classification:
     """Accuracy and confusion of a run or an exported model on a store or a folder; images are tokenized if needed.
 
-    best: of the checkpoint with the best validation figure, not of the last.
+    best: of the checkpoint with the best validation figure, not of the last. say: is told if the run was trained on
+    these images.
     """
     place = location(data)  # a URL that cannot be used is refused first
     trained, chosen = open_model(path, best), pick_device(device)
     model = trained.classifier
     opened = trained.on(place, chosen, None if tokenizer is None else Path(tokenizer))
+    if known := _trained_on(trained, opened, chosen):
+        say(known)
     return classify(model, opened.source, opened.steps, chosen)
+
+
+def _trained_on(trained: Trained, judged: OnData, device: torch.device) -> str:
+    """That some images are among those trained on, in a sentence; empty if none is, or the training data are gone."""
+    told = trained.directory.places() if trained.exported == "no" else {}
+    if "train" not in told:
+        return ""
+    try:
+        train = trained.on(told["train"], device, classes="any").source
+    except TileworkError:  # it has been changed or replaced since
+        return ""
+    looks = ENCODED if isinstance(judged.source, ImagesAsCodes) else LOOKS
+    shared, looked = shared_images(train, judged.source, looks)
+    if not shared:
+        return ""
+    said = f"{shared:,} of {counted(looked, 'image')} looked at are in the training data ({told['train']})"
+    other = f"; validation data: {told['val']}" if "val" in told else ""
+    return f"{said}: accuracy on them says little about new images{other}"
 
 
 def probe_run(

@@ -30,7 +30,7 @@ from tilework.core.hub import local
 from tilework.core.location import location, path_or_hub, what_is
 from tilework.core.rng import Draws
 from tilework.core.sealed import read_json, write_sealed
-from tilework.data.images import Frame
+from tilework.data.images import Frame, framing
 from tilework.models import Model, ModelConfig, Output
 from tilework.objectives import ClassifyConfig
 from tilework.runs.directory import DataSpec, RunDirectory
@@ -258,7 +258,7 @@ def export_run(
         write(folder / WEIGHTS, save({name: value.contiguous().clone() for name, value in model.state_dict().items()}))
         if codebook is not None:
             codebook.write(folder)
-        known = dict(spec.tokenizer)
+        known, seen = dict(spec.tokenizer), run.size if encoder is None else trained.canvas(*encoder)
         if encoder is not None:
             known = encoder[1].made_by
             if encoder[1].place is not None:  # else it comes with Tilework, and its codes are the codebook
@@ -275,7 +275,7 @@ def export_run(
             compared=f"{SAMPLES} {'random inputs' if data is None else 'samples of data'}",
             stored=spec.stored,
             frame=spec.frame,
-            preprocessing=_preprocessing(run.size if encoder is None else trained.canvas(*encoder), spec.frame),
+            preprocessing=f"{framing(seen, spec.frame)}, values from 0 to 255",
             tokenizer={k: v for k, v in known.items() if k != "place"},
             figures=trained.figures,
             licence=spec.licence,
@@ -306,11 +306,6 @@ def _encoder(trained: Trained, given: Path | None) -> tuple[Tokenizer, Card] | N
     tokenizer, card = trained.find_tokenizer(given, "what is exported")
     code_numbers(tokenizer, trained.codebook)  # refuses another one
     return tokenizer, card
-
-
-def _preprocessing(size: tuple[int, int], frame: Frame) -> str:
-    how = "squashed (bicubic) to" if frame == "squash" else "centre cut to the shape, then resized (bicubic) to"
-    return f"upright RGB, {how} {size[0]}x{size[1]} px, values 0..255"
 
 
 def load_exported(path: Path | str) -> Exported:

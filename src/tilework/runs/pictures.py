@@ -5,6 +5,7 @@ N samples | H, W pixels
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +25,10 @@ from tilework.store import Store
 from tilework.tokenizers.box import open_tokenizer
 from tilework.tokenizers.find import find_tokenizer
 from tilework.tokenizers.images_as_codes import ImagesAsCodes
+from tilework.tokenizers.tokenize import images_of
 
 SIDE = 160  # pixels
+LARGEST = 1 << 16  # bytes of the note where images lie
 
 
 @dataclass(frozen=True)
@@ -64,10 +67,25 @@ def stored_samples(
 
 
 def stored_photographs(store: Store, index: np.ndarray, images: Path | None) -> list[Sample]:
-    """The photographs of some samples of a store, where there are any; nothing is decoded."""
+    """The photographs of some samples of a store, where there are any; nothing is decoded.
+
+    images: their folder; by default the one that 'tilework tokenize' has noted beside the store, if it is still there.
+    """
+    images = images or folder_of(store)
     keys = store.column("key")
     names = [str(keys[i]) for i in (index // store.views).tolist()]
     return [Sample(name, None if images is None else _below(images, name)) for name in names]
+
+
+def folder_of(store: Store) -> Path | None:
+    """The folder of the images that a store was made from, where it is noted beside it and still there."""
+    file = images_of(store.path) if isinstance(store.path, Path) else None
+    try:
+        told = json.loads(file.read_bytes()) if file is not None and file.stat().st_size < LARGEST else {}
+        folder = file.parent / told["folder"] if file is not None else None
+    except (OSError, ValueError, KeyError, TypeError):  # none, or not ours
+        return None
+    return folder if folder is not None and folder.is_dir() else None
 
 
 def beside(pictures: Sequence[np.ndarray]) -> np.ndarray:

@@ -5,6 +5,7 @@ N images | K classes
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from tilework.runs.trained import OnData, Trained
 class Prediction:
     """The likeliest classes of an image, the first one first."""
 
-    image: str
+    image: str  # its path as it was given, or below the folder given; its key in a store
     classes: tuple[str, ...] = ()
     probabilities: tuple[float, ...] = ()
     truth: str | None = None  # where a store knows it
@@ -99,8 +100,18 @@ def predict(
     folder = ImageFolder.loose(files)
     opened, broken = trained.photographs(folder, chosen, tokenizer)
     bad = {one.path: one.reason for one in broken}
-    good = iter(answer(trained, opened, [key for key in folder.keys if key not in bad], top, chosen))
-    return [Prediction(key, error=f"cannot be read ({bad[key]})") if key in bad else next(good) for key in folder.keys]
+    names = dict(zip(folder.keys, _as_given(folder.paths, files), strict=True))
+    good = iter(answer(trained, opened, [name for key, name in names.items() if key not in bad], top, chosen))
+    return [
+        Prediction(name, error=f"cannot be read ({bad[key]})") if key in bad else next(good)
+        for key, name in names.items()
+    ]
+
+
+def _as_given(paths: Sequence[Path], given: Sequence[Path]) -> list[str]:
+    """Paths that lead to the images from here, absolute only where some were given so."""
+    absolute = any(path.is_absolute() for path in given)
+    return [Path(path.absolute() if absolute else os.path.relpath(path)).as_posix() for path in paths]
 
 
 def _unlabelled(trained: Trained, store: Location) -> bool:

@@ -16,8 +16,9 @@ from tilework.store.codec import KERNELS, Codec, codecs
 SAMPLE_TOKENS = 1 << 22
 FAST = ("packed", "rans", "rans-context", "mix")  # choices of "auto": all decode faster than a model trains
 RUN = 16  # records that follow each other in a sample: some codecs tell a record by the one before
+HELD_OUT = 8  # one in so many runs is measured, not fitted to, where there are more images than the sample
 WORTH_LEARNING = 1 << 17  # codes; fewer do not pay for a network
-STACKED = ("packed", "rans-stack")  # the same for several codes per position
+STACKED = ("packed", "rans", "rans-stack")  # the same for several codes per position
 
 
 def choose_codec(
@@ -28,7 +29,11 @@ def choose_codec(
     ids: (N, T), all of them or a sample; images: number of all, where that is more.
     """
     names = among if name == "auto" else (name,)
-    sample = ids[runs(len(ids), -(-ids.size // SAMPLE_TOKENS))]
+    every = -(-ids.size // SAMPLE_TOKENS)
+    held = np.zeros(len(ids), bool)
+    if len(names) > 1 and len(ids) > RUN and max(images, every * len(ids)) > len(ids):  # more than is fitted to
+        held[runs(len(ids), HELD_OUT)] = True  # large tables know their sample too well
+    sample = ids[~held][runs(int((~held).sum()), every)]
     fitted: dict[str, Codec] = {}
     for one in names:
         if name == "auto" and one == "mix" and (ids.size < WORTH_LEARNING or kernels(KERNELS) is None):
@@ -40,8 +45,8 @@ def choose_codec(
                 raise
     if len(fitted) == 1:
         return next(iter(fitted.items()))
-    # measured on images that need not be in the sample
-    measured = ids[runs(len(ids), max(1, len(ids) // 4096))].astype(np.int32)
+    measured = ids[held] if held.any() else ids
+    measured = measured[runs(len(measured), max(1, len(measured) // 4096))].astype(np.int32)
     return min(fitted.items(), key=lambda entry: _bytes(entry[1], measured, images or len(ids)))
 
 

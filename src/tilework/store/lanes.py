@@ -20,6 +20,8 @@ from tilework.store.codec import KERNELS
 
 LOW = np.uint32(1 << 16)
 _SIXTEEN = np.uint32(16)
+COARSE = 4  # bits of a slot that coarse tables leave out
+AHEAD = 4  # symbols that a kernel looks at together
 WORTH_A_THREAD = 1 << 16  # codes
 
 
@@ -102,10 +104,19 @@ def decode_compiled(
 def within(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Records that a kernel may read: all inside the data, with four more bytes behind the last one."""
     starts, sizes = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(sizes, np.int64)
-    last = int((starts + sizes).max(initial=0))
-    if starts.min(initial=0) < 0 or sizes.min(initial=0) < 0 or last > len(data):
+    last = kernels(KERNELS).records_end(starts, sizes)
+    if not 0 <= last <= len(data):
         raise DamageError("a record lies outside its shard", "restore the shard")
     return (data if last + 4 <= len(data) else np.append(data, np.zeros(4, np.uint8))), starts, sizes
+
+
+def coarse_tables(symbols: np.ndarray, starts: np.ndarray, precision: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of kernels, for many tables: symbols of every 2^COARSEth slot, and first slots, (X, K + 1 + AHEAD), both uint16.
+
+    symbols: (X 2^precision,) of every slot; starts: (X, K).
+    """
+    coarse = symbols.reshape(-1, 1 << precision)[:, :: 1 << COARSE].astype(np.uint16)
+    return coarse, np.pad(starts, ((0, 0), (0, 1 + AHEAD)), constant_values=1 << precision).astype(np.uint16)
 
 
 class LaneDecoder:

@@ -160,6 +160,11 @@ class Mix:
         net = self.network
         return net.places.astype(np.int64), *self._weights, net.shift, self._table, self._same, self.columns
 
+    @cached_property
+    def _groups(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of kernels: the tree in groups of three turns, whose scores are computed at once."""
+        return grouped(self.network.tree, *self._weights[2:])
+
     def _code(self, ids: np.ndarray, chain: np.ndarray, frequency: np.ndarray, start: np.ndarray) -> int:
         """Frequency and first slot of every decision. Returns the largest number of them."""
         frequency[:], start[:] = WHOLE, 0
@@ -216,7 +221,8 @@ class Mix:
                 first = alone[part.start]
                 rows = slice(first, alone[part.stop] if part.stop < len(alone) else len(out))
                 heads = np.append(alone[part], rows.stop) - first
-                arguments = starts[rows], sizes[rows], heads, self.network.tree, *self._model
+                places, u, bias, _, _, *others = self._model
+                arguments = starts[rows], sizes[rows], heads, *self._groups, places, u, bias, *others
                 return fast.decode_mix(data, *arguments, out[rows])
 
             least = WORTH_A_THREAD // (PRICE * self.length * self.block)
@@ -285,6 +291,31 @@ def walks(tree: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     )
     first = np.argsort(nodes < 0, axis=1, kind="stable")  # ways begin at the left
     return tuple(np.take_along_axis(part, first, 1).astype(np.int32) for part in (nodes, answers))  # type: ignore[return-value]
+
+
+def grouped(tree: np.ndarray, v: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Groups of up to seven nodes, a node and the two turns behind it: weights (X, H', 8), c (X, 8), ways (X, 8, 2).
+
+    The node behind node n of a group is 2 n + 1 or 2 n + 2. ways: where answers lead: a node of the group, 8 and the
+    number of another group, or -1 - code. H': H filled up to a multiple of 4.
+    tree: (K - 1, 2); v: (K - 1, H); c: (K - 1,).
+    """
+    roots, inside = [0] if len(tree) else [], np.full((len(tree), 8), -1)  # nodes of the tree in each group
+    ways = np.full((len(tree), 8, 2), -1, np.int64)
+    for number, root in enumerate(roots):  # which grows
+        inside[number, 0] = root
+        for place in range(7):
+            for answer, target in enumerate(tree[inside[number, place]].tolist() if inside[number, place] >= 0 else ()):
+                behind = 2 * place + 1 + answer
+                if target >= 0 and behind < 7:
+                    inside[number, behind] = target
+                elif target >= 0:
+                    roots.append(target)
+                ways[number, place, answer] = target if target < 0 else behind if behind < 7 else 7 + len(roots)
+    inside = inside[: len(roots)]
+    weights = np.zeros((len(roots), -(-v.shape[1] // 4) * 4, 8), np.float32)
+    weights[:, : v.shape[1]] = np.where(inside[:, :, None] >= 0, v[inside], 0).transpose(0, 2, 1)
+    return weights, np.where(inside >= 0, c[inside], 0).astype(np.float32), ways[: len(roots)]
 
 
 def _checked(tables: dict[str, np.ndarray], vocabulary: int) -> Network:

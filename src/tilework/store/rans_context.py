@@ -15,7 +15,15 @@ import numpy as np
 from tilework.core.compiled import kernels
 from tilework.core.errors import DamageError, InputError
 from tilework.store.codec import KERNELS, check_codes, codecs
-from tilework.store.lanes import LaneDecoder, check_sizes, decode_compiled, encode_lanes, quantise, starts_of
+from tilework.store.lanes import (
+    LaneDecoder,
+    check_sizes,
+    coarse_tables,
+    decode_compiled,
+    encode_lanes,
+    quantise,
+    starts_of,
+)
 
 PRECISION = 12
 LARGEST_VOCABULARY = 1 << PRECISION - 1
@@ -133,11 +141,9 @@ class RansContext:
 
     @cached_property
     def _tables(self) -> tuple[np.ndarray, ...]:
-        """Of kernels: symbols of every 2^5th slot, first slots (X, K + 1), parts of a table's number (K + 1,)."""
+        """Of kernels: coarse tables, and parts of a table's number, (K + 1,) each."""
         left, above = (np.append(part, self.outside) for part in (self.left, self.above))
-        coarse = self._symbol.reshape(-1, 1 << PRECISION)[:, :: 1 << 5].astype(np.uint16)
-        firsts = np.pad(self.starts, ((0, 0), (0, 1)), constant_values=1 << PRECISION).astype(np.uint16)
-        return coarse, firsts, left * (self.outside + 1), above
+        return *coarse_tables(self._symbol, self.starts, PRECISION), left * (self.outside + 1), above
 
 
 def _neighbours(ids: np.ndarray, columns: int, outside: int) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,15 @@ import numpy as np
 from tilework.core.compiled import kernels
 from tilework.core.errors import DamageError, InputError
 from tilework.store.codec import KERNELS, check_codes, codecs
-from tilework.store.lanes import LaneDecoder, check_sizes, decode_compiled, encode_lanes, quantise, starts_of
+from tilework.store.lanes import (
+    LaneDecoder,
+    check_sizes,
+    coarse_tables,
+    decode_compiled,
+    encode_lanes,
+    quantise,
+    starts_of,
+)
 
 PRECISION = 14
 LARGEST_VOCABULARY = 1 << 12
@@ -152,9 +160,8 @@ class RansStack:
 
     @cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of kernels: symbols of every 2^5th slot, and first slots (X, A + 1)."""
-        coarse = self._look[1].reshape(-1, 1 << PRECISION)[:, :: 1 << 5].astype(np.uint16)
-        return coarse, np.pad(self.starts, ((0, 0), (0, 1)), constant_values=1 << PRECISION).astype(np.uint16)
+        """Of kernels: see `coarse_tables`."""
+        return coarse_tables(self._look[1], self.starts, PRECISION)
 
     def decode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns (B, T) int32."""

@@ -78,7 +78,10 @@ class Store:
 
     def batch(self, index: np.ndarray, view: int | np.ndarray = 0) -> np.ndarray:
         """Codes of any images. index: (B,); view: one for all, or (B,). Returns (B, H, W) int32, or (B, T)."""
-        index, view = np.asarray(index, np.int64), np.asarray(view, np.int64)
+        index = np.asarray(index, np.int64)
+        if self.views == 1 and isinstance(view, int) and view == 0:
+            return self._decode(index)
+        view = np.asarray(view, np.int64)
         if index.size and not 0 <= index.min() <= index.max() < len(self):
             raise IndexError(f"images {index.min()}..{index.max()} of {len(self)}")
         if view.size and not 0 <= view.min() <= view.max() < self.views:

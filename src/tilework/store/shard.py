@@ -225,32 +225,36 @@ class Shard:
             raise ValueError("sizes")
         return sizes
 
-    def check(self, local: np.ndarray) -> None:
-        """Verify records against their CRC, each with the others of its group. local: (B,) indices in this shard."""
-        if fast := kernels(KERNELS, len(local)):
-            local = np.ascontiguousarray(local)
+    def find(self, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where records start, and their sizes, (B,) both. Verified against their CRC, each with all of its group.
 
-            def check(rows: slice) -> int:
-                return fast.check_records(self.data, self.edges, self.crcs, self.group, local[rows])
+        local: (B,) indices in this shard.
+        """
+        if fast := kernels(KERNELS, len(local)):
+            local, places = np.ascontiguousarray(local), np.empty((2, len(local)), np.int64)
+            starts, sizes = places
+
+            def find(rows: slice) -> int:
+                shard = self.data, self._bounds, self.edges, self.crcs, self.group
+                return fast.find_records(*shard, local[rows], starts[rows], sizes[rows])
 
             least = WORTH_A_THREAD * len(self) // max(1, len(self.data) * self.group)
-            if in_parts(check, len(local), least) < 0:
-                return
+            if in_parts(find, len(local), least) < 0:
+                return starts, sizes
         groups = np.unique(local // self.group)
         if bad := [k for k, crc in zip(groups.tolist(), self._checksums(groups), strict=True) if crc != self.crcs[k]]:
             raise DamageError(f"{self._named(bad[0])} of shard {self.path.name} is damaged", "restore the shard")
+        return self.starts(local), self.sizes(local)
 
     def records(self, local: np.ndarray) -> list[bytes]:
         """Some records, verified. local: (B,) indices in this shard."""
-        self.check(local)
-        ranges = zip(self._bounds[local].tolist(), self._bounds[local + 1].tolist(), strict=True)
-        return [self._map[start:end] for start, end in ranges]
+        ranges = zip(*(part.tolist() for part in self.find(local)), strict=True)
+        return [self._map[start : start + size] for start, size in ranges]
 
     def copy(self, local: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
         """Records to their places in an array of bytes, verified. local, places: (B,)."""
         if fast := kernels(KERNELS, len(local)):
-            self.check(local)
-            fast.copy_records(self.data, self.starts(local), self.sizes(local), out, np.ascontiguousarray(places))
+            fast.copy_records(self.data, *self.find(local), out, np.ascontiguousarray(places))
             return
         for place, record in zip(places.tolist(), self.records(local), strict=True):
             out[place : place + len(record)] = np.frombuffer(record, np.uint8)
@@ -325,13 +329,14 @@ class Shards:
     def find(self, index: np.ndarray) -> Iterator[tuple[np.ndarray, Shard, np.ndarray]]:
         """Records by shard. index: (B,); gives the positions in it, a shard, and the positions in that shard."""
         if index.size and not 0 <= index.min() <= index.max() < len(self):
-            raise IndexError(f"records {index.min()}..{index.max()} of {len(self)}")
+            raise IndexError(f"images or records {index.min()}..{index.max()} of {len(self)}")
+        if len(self.entries) == 1:
+            self._gather([0])
+            yield np.arange(len(index)), self[0], index
+            return
         owner = np.searchsorted(self.firsts, index, side="right") - 1
         numbers = np.unique(owner).tolist()
         self._gather(numbers)
-        if len(numbers) == 1:
-            yield np.arange(len(index)), self[numbers[0]], index - self.firsts[numbers[0]]
-            return
         for number in numbers:
             rows = np.flatnonzero(owner == number)
             yield rows, self[number], index[rows] - self.firsts[number]
@@ -341,8 +346,7 @@ class Shards:
         found = list(self.find(index))
         if len(found) == 1:  # where they are
             _, shard, local = found[0]
-            shard.check(local)
-            return shard.data, shard.starts(local), shard.sizes(local)
+            return shard.data, *shard.find(local)
         sizes: np.ndarray = np.empty(len(index), np.int64)
         for rows, shard, local in found:
             sizes[rows] = shard.sizes(local)

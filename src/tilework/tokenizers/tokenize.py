@@ -151,7 +151,10 @@ def tokenize(
     except InputError:
         spool.remove()  # once the images are repaired, all of them are read again
         raise
-    return finish(spool, out, codec, used, max_broken, shuffle=shuffle)
+    broken = finish(spool, out, codec, used, max_broken, shuffle=shuffle)
+    if isinstance(images, ImageFolder):
+        write_json(images_of(out), {"folder": os.path.relpath(images.root, out.parent)})
+    return broken
 
 
 def open_spool(images: Images, job: Tokenizing, out: Path) -> Spool:
@@ -215,7 +218,7 @@ def spool_parts(
             progress(seen)
             if part.images == count_images(images, job, number):
                 broken += part.broken
-                _check_broken(broken, total, max_broken)
+                check_broken(broken, total, max_broken)
                 _put(images, job, spool, before + number, part)
                 part = _Batch.empty()
 
@@ -253,7 +256,7 @@ def finish(
     """Seal a spool and list what could not be read in OUT.quarantine.json."""
     images, broken = _receipts(spool)
     if broken:
-        _check_broken(broken, images, max_broken)
+        check_broken(broken, images, max_broken)
     receipts = [json.loads(file.read_bytes()) for file in sorted((spool.path / "receipts").glob("*.json"))]
     boxes = [entry for receipt in receipts for entry in receipt.get("boxes", [])]
     if pooled := sorted((spool.path / POOLED).glob("*.npy")):
@@ -271,6 +274,11 @@ def finish(
 def quarantine_of(out: Path) -> Path:
     """Where the images that could not be read are listed."""
     return out.with_name(f"{out.name}.quarantine.json")
+
+
+def images_of(out: Path) -> Path:
+    """Where the folder of a store's images is named, as seen from there; outside the store, which may go elsewhere."""
+    return out.with_name(f"{out.name}.images.json")
 
 
 def boxes_of(out: Path) -> Path:
@@ -305,10 +313,11 @@ def check_receipt(spool: Spool, number: int, broken: list[Broken], total: int, m
     """Add the images that a part lacks to those known; refuse too many."""
     receipt = json.loads((spool.path / f"receipts/{number:05d}.json").read_bytes())
     broken += [Broken(**entry) for entry in receipt["broken"]]
-    _check_broken(broken, total, max_broken)
+    check_broken(broken, total, max_broken)
 
 
-def _check_broken(broken: list[Broken], total: int, share: float) -> None:
+def check_broken(broken: Sequence[Broken], total: int, share: float) -> None:
+    """Refuse a larger share of unreadable images than is accepted."""
     if len(broken) > share * total or len(broken) == total:
         raise InputError(
             f"{len(broken)} of {total} images cannot be read (first: {broken[0].path}: {broken[0].reason})",

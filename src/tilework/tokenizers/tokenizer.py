@@ -22,6 +22,7 @@ from tilework.core.files import new_directory, sha256, write
 from tilework.core.hub import local
 from tilework.core.location import PACKAGED, TOKENIZER, PathOrHub, packaged, path_or_hub
 from tilework.core.sealed import read_json, write_sealed
+from tilework.data.images import framing
 from tilework.models.model import ModelConfig, Network
 from tilework.tokenizers.quantise import Quantiser
 
@@ -88,7 +89,7 @@ class Tokenizer(Network):
 
     def pixels(self, vectors: Tensor) -> Tensor:
         """Images from code vectors. vectors: (B, h, w, C) or (B, T, C); returns (B, 3, H, W), about [0, 1]."""
-        raise ConfigError(f"a {type(self).__name__} has no decoder", "give a tokenizer that has one")
+        raise ConfigError(f"a {type(self).__name__} has no decoder", "give a tokenizer that has one, or none")
 
     @property
     def decodes(self) -> bool:
@@ -126,21 +127,23 @@ class Card:
     origin: str = ""
     place: Path | None = None  # its directory
     encoder: str = ""  # SHA-256 of the weights of the tokenizer in the box, where codes of other images replace its own
+    form: str = ""  # of those codes, where they are not of a grid
 
     @property
     def made_by(self) -> dict[str, str]:
         """What a store says of its tokenizer."""
-        return {"name": self.name, "sha256": self.sha256, **({"encoder": self.encoder} if self.encoder else {})}
+        more = {key: value for key, value in (("encoder", self.encoder), ("form", self.form)) if value}
+        return {"name": self.name, "sha256": self.sha256, **more}
 
     @property
     def preprocessing(self) -> str:
         """The resize policy as a sentence."""
-        return f"upright RGB, short side resized (bicubic), centre cut to {self.size[0]}x{self.size[1]} px, in [0, 1]"
+        return f"{framing(self.size, 'cover')}, values from 0 to 1"
 
     @property
     def squashing(self) -> str:
         """The same where an image is squashed: its aspect is not kept, nothing is cut off."""
-        return f"upright RGB, squashed (bicubic) to {self.size[0]}x{self.size[1]} px, in [0, 1]"
+        return f"{framing(self.size, 'squash')}, values from 0 to 1"
 
 
 def save_tokenizer(

@@ -7,5 +7,6 @@ import numba
 
 from tilework.augment.kernels.crop import check, crop, outside
 from tilework.augment.kernels.edits import edit, squares
+from tilework.augment.kernels.maps import mix
 
 version = numba.__version__

@@ -2,6 +2,7 @@
 
 import numba
 
+from tilework.core.kernels.dense import add_channel_noise, uniforms
 from tilework.core.kernels.philox import check, draw
 
 version = numba.__version__

@@ -6,7 +6,7 @@ reads records returns the number of one that is damaged, or -1.
 
 import numba
 
-from tilework.store.kernels.checksum import check, check_records, checksum, checksums, copy_records
+from tilework.store.kernels.checksum import check, checksum, checksums, copy_records, find_records, records_end
 from tilework.store.kernels.context import decode_context
 from tilework.store.kernels.learn import gather_rows, learn_tree, scatter_rows
 from tilework.store.kernels.mix import code_mix, decode_mix

@@ -86,10 +86,8 @@ if has_instruction():
 
 
 @jit
-def checksum(data: np.ndarray, start: int, size: int) -> int:
-    """CRC32C of some bytes."""
-    crc = U32(0xFFFFFFFF)
-    at, end = np.uintp(start), np.uintp(start + size)
+def finish(crc: np.uint32, data: np.ndarray, at: np.uintp, end: np.uintp) -> int:
+    """The checksum of a range from where it was taken to, `at`."""
     while at + np.uintp(8) <= end:
         crc = eight_bytes(crc, data, at)
         at += np.uintp(8)
@@ -97,6 +95,36 @@ def checksum(data: np.ndarray, start: int, size: int) -> int:
         crc = crc >> U32(8) ^ TABLES[0, (crc ^ data[at]) & BYTE]
         at += np.uintp(1)
     return crc ^ U32(0xFFFFFFFF)
+
+
+@jit
+def checksum(data: np.ndarray, start: int, size: int) -> int:
+    """CRC32C of some bytes."""
+    return finish(U32(0xFFFFFFFF), data, np.uintp(start), np.uintp(start + size))
+
+
+@jit
+def groups_differ(data: np.ndarray, edges: np.ndarray, crcs: np.ndarray, groups: np.ndarray, count: int) -> bool:
+    """Whether any of the first `count` groups differs from its checksum; four at a time: none waits for its last step.
+
+    edges: (G + 1,); crcs: (G,); groups: numbers of some.
+    """
+    for i in range(0, count, 4):
+        g0, g1 = groups[i], groups[min(i + 1, count - 1)]  # the last one fills up
+        g2, g3 = groups[min(i + 2, count - 1)], groups[min(i + 3, count - 1)]
+        a0, a1, a2, a3 = np.uintp(edges[g0]), np.uintp(edges[g1]), np.uintp(edges[g2]), np.uintp(edges[g3])
+        e0, e1 = np.uintp(edges[g0 + 1]), np.uintp(edges[g1 + 1])
+        e2, e3 = np.uintp(edges[g2 + 1]), np.uintp(edges[g3 + 1])
+        c0 = c1 = c2 = c3 = U32(0xFFFFFFFF)
+        for _ in range(min(min(e0 - a0, e1 - a1), min(e2 - a2, e3 - a3)) >> np.uintp(3)):
+            c0, c1 = eight_bytes(c0, data, a0), eight_bytes(c1, data, a1)
+            c2, c3 = eight_bytes(c2, data, a2), eight_bytes(c3, data, a3)
+            a0, a1, a2, a3 = a0 + np.uintp(8), a1 + np.uintp(8), a2 + np.uintp(8), a3 + np.uintp(8)
+        c0, c1 = finish(c0, data, a0, e0), finish(c1, data, a1, e1)
+        c2, c3 = finish(c2, data, a2, e2), finish(c3, data, a3, e3)
+        if c0 != crcs[g0] or c1 != crcs[g1] or c2 != crcs[g2] or c3 != crcs[g3]:
+            return True
+    return False
 
 
 @jit
@@ -108,15 +136,35 @@ def checksums(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, out: np.n
 
 
 @jit
-def check_records(data: np.ndarray, edges: np.ndarray, crcs: np.ndarray, group: int, local: np.ndarray) -> int:
-    """Compare the groups that records are in with their CRC32C. edges: (G + 1,) of groups; crcs: (G,); local: (B,)."""
-    last = -1
+def find_records(
+    data: np.ndarray, bounds: np.ndarray, edges: np.ndarray, crcs: np.ndarray, group: int,
+    local: np.ndarray, found_starts: np.ndarray, found_sizes: np.ndarray,
+) -> int:  # fmt: skip
+    """Where records lie, their groups compared with their CRC32C: 0 if one differs, else -1.
+
+    bounds: where records begin, and the end of the last, (N + 1,); edges: (G + 1,) of groups; crcs: (G,);
+    local, found_starts, found_sizes: (B,).
+    """
+    groups, count, last = np.empty(len(local), np.int64), 0, -1
     for i in range(len(local)):
-        k = local[i] // group
-        if k != last and checksum(data, edges[k], edges[k + 1] - edges[k]) != crcs[k]:
-            return i
-        last = k
-    return -1
+        k = local[i]
+        found_starts[i], found_sizes[i] = bounds[k], np.int64(bounds[k + 1]) - np.int64(bounds[k])
+        if k // group != last:
+            last = k // group
+            groups[count] = last
+            count += 1
+    return 0 if groups_differ(data, edges, crcs, groups, count) else -1
+
+
+@jit
+def records_end(starts: np.ndarray, sizes: np.ndarray) -> int:
+    """Where the last of some records ends; -1 if one begins before 0 or has a negative size. starts, sizes: (B,)."""
+    last = 0
+    for i in range(len(starts)):
+        if starts[i] < 0 or sizes[i] < 0 or starts[i] > 1 << 62:
+            return -1
+        last = max(last, starts[i] + sizes[i])
+    return last
 
 
 @jit

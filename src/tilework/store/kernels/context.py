@@ -10,7 +10,7 @@ import numpy as np
 from tilework.core.compiled import jit
 from tilework.store.kernels.streams import FOUR, LOW, U32, first_state, refill
 
-COARSE = U32(5)  # bits of a slot that are left out
+COARSE, AHEAD = U32(4), 4  # as in store/lanes.py; not imported: compiled code is kept by the files of this folder
 
 
 @jit
@@ -18,16 +18,21 @@ def take(
     data: np.ndarray, x: np.uint32, at: np.uintp, end: np.uintp, table: int, coarse: np.ndarray, starts: np.ndarray,
     shift: np.uint32,
 ) -> tuple[np.uint32, np.uintp, int]:  # fmt: skip
-    """One symbol by a table. coarse: (X, 2^P / 2^COARSE) symbol of a slot; starts: (X, K + 1) first slots.
+    """One symbol by a table. coarse: (X, 2^P / 2^COARSE) symbol of a slot; starts: (X, K + 1 + AHEAD) first slots.
 
-    Both fit the cache where a table of all slots does not; from the symbol found it is a few steps to the right one.
+    Both fit the cache where a table of all slots does not. From the symbol found it is a few steps to the right one,
+    counted without a branch. Entries of `starts` behind the last symbol are 2^P.
     """
     slot = x & ((U32(1) << shift) - U32(1))
-    symbol = np.int64(coarse[table, slot >> COARSE])
-    first, last = U32(starts[table, symbol]), U32(starts[table, symbol + 1])
-    while last <= slot:
-        symbol += 1
-        first, last = last, U32(starts[table, symbol + 1])
+    row, symbol = starts[table], np.int64(coarse[table, slot >> COARSE])
+    while True:
+        passed = 0
+        for k in range(AHEAD):
+            passed += row[symbol + 1 + k] <= slot
+        symbol += passed
+        if passed < AHEAD:
+            break
+    first, last = U32(row[symbol]), U32(row[symbol + 1])
     x, at = refill(data, (last - first) * (x >> shift) + slot - first, at, end)
     return x, at, symbol
 
