@@ -26,15 +26,16 @@ def data(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 def test_features_and_codes_and_resuming(data: tuple[Path, Path, Path], tmp_path: Path) -> None:
     train, val, teacher = data
-    names = ("float16", "int8", "pq:4", "kmeans:4", "codes:4", "codes:4x2")
+    names = ("float16", "int8", "rounded:0.85", "rounded:3", "pq:4", "kmeans:4", "codes:4", "codes:4x2")
     found = Frontier(train, val, tmp_path / "out", names, teacher, quiet=True).run()
     sizes = {row["row"]: row["bytes"] for row in found["rows"]}
     assert (sizes["float16"], sizes["int8"], sizes["pq:4"]) == (80, 40, 4)  # 40 channels
+    assert sizes["rounded:3"] < sizes["rounded:0.85"] < sizes["int8"]
     assert sizes["codes:4"] <= 16 * 2 / 8  # 4x4 codes of two bits
     assert all(row["whole"] >= row["bytes"] for row in found["rows"])
     first = {path: path.read_bytes() for path in (tmp_path / "out" / "points").iterdir()}
     again = Frontier(train, val, tmp_path / "out", (*names, "codes:8"), teacher, quiet=True).run()
-    assert len(again["rows"]) == 7
+    assert len(again["rows"]) == 9
     assert all(path.read_bytes() == data for path, data in first.items())
     assert (tmp_path / "out" / "frontier.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(OutputError, match="other settings"):
@@ -58,7 +59,10 @@ def test_the_front() -> None:
     assert [not any(better(o, p) for o in points) for p in points] == [True, False, False, True]
 
 
-@pytest.mark.parametrize("row", ["pq:x", "pq:0", "codes:1", "jpeg:4:30", "jpeg:32", "float16:3", "webp:32:101"])
+BAD = ["pq:x", "pq:0", "rounded", "rounded:0", "codes:1", "jpeg:4:30", "jpeg:32", "float16:3", "webp:32:101"]
+
+
+@pytest.mark.parametrize("row", BAD)
 def test_bad_rows(row: str) -> None:
     with pytest.raises(ConfigError):
         check(*row.partition(":")[::2])

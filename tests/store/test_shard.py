@@ -150,8 +150,8 @@ def test_the_worked_example_of_the_format() -> None:
 @pytest.mark.parametrize("form", [GOLDEN, build().hex(), VERSION_1, VERSION_1_WITH_SIZES])
 def test_shard_reads_back(tmp_path: Path, form: str) -> None:
     shard = opened(tmp_path / "shard", bytes.fromhex(form))
-    assert shard.sizes.tolist() == [2, 2]
-    assert [shard.data[a : a + 2].tobytes().hex() for a in shard.starts.tolist()] == ["cd05", "000e"]
+    assert shard.sizes(np.arange(2)).tolist() == [2, 2]
+    assert [shard.data[a : a + 2].tobytes().hex() for a in shard.starts(np.arange(2)).tolist()] == ["cd05", "000e"]
     shard.records(np.array([1, 0, 1]))
 
 
@@ -161,7 +161,8 @@ def test_records_of_many_sizes_read_back(tmp_path: Path) -> None:
     write_shard(tmp_path / "shard", b"".join(records), np.array([len(record) for record in records]), 2**40)
     shard = Shard(tmp_path / "shard", 2**40, 6)
     shard.records(np.arange(6))
-    places = zip(shard.starts.tolist(), shard.sizes.tolist(), strict=True)
+    every = np.arange(len(shard))
+    places = zip(shard.starts(every).tolist(), shard.sizes(every).tolist(), strict=True)
     assert [shard.data[start : start + size].tobytes() for start, size in places] == records
 
 
@@ -286,4 +287,17 @@ def test_what_can_be_written_can_be_read(tmp_path: Path) -> None:
         write_shard(tmp_path / "shard", bytes(count), np.ones(count, np.int64), 0)
     except TileworkError:
         return
-    assert len(Shard(tmp_path / "shard", 0, count).sizes) == count
+    assert len(Shard(tmp_path / "shard", 0, count)) == count
+
+
+@pytest.mark.parametrize("largest", [30, 300, 3000])  # groups of 16, of a few, and of one record
+def test_an_open_shard_holds_eight_bytes_for_each_record(largest: int, tmp_path: Path) -> None:
+    sizes = np.random.default_rng(0).integers(largest // 2, largest, 2000)
+    write_shard(tmp_path / "shard", bytes(int(sizes.sum())), sizes, 0)
+    shard, every = Shard(tmp_path / "shard", 0, 2000), np.arange(2000)
+    assert shard.sizes(every).tolist() == sizes.tolist()
+    held = {id(x): x for x in vars(shard).values() if isinstance(x, np.ndarray) and x is not shard.data}
+    assert shard.index_bytes == sum(x.nbytes for x in held.values()) <= 8 * 2000 + 8
+    assert all(x.base is None for x in held.values())  # nor do they keep something larger alive
+    shard.check(every)
+    assert shard.damaged() == []

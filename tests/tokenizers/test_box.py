@@ -150,3 +150,39 @@ def test_from_pixels_to_classes_as_one_graph(tmp_path: Path, capsys: pytest.Capt
     made = json.loads(capsys.readouterr().out)
     assert made["onnx_input"].startswith("pixels (B, 3, 64, 64)")
     assert made["onnx_max_difference"] < 1e-4
+
+
+def test_pooled_features_from_folder_to_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle of the codes: the mean of the network's map, rounded to 0.85 deviations of each channel."""
+    images = write_images(tmp_path / "images", 2, 11)
+    data, like, run = (tmp_path / name for name in ("x.tok", "like.tok", "run"))
+    assert command("tokenize", images, "--out", data, "--keep-order") == 0
+    store, folder = Store(data), ImageFolder.open(images)
+    assert store.grid == (1, 1, 320)
+    assert store.manifest.tokenizer[box.FORM] == "pooled"
+    x = torch.cat(list(box.some_pixels(folder, len(folder), (224, 224))))
+    with torch.no_grad():
+        mean = box.load_box()[0].map(x).mean((1, 2)).numpy()
+    values = np.take_along_axis(store.codebook.vectors, store.batch(np.arange(len(store)))[:, 0, 0], 0)
+    assert (np.abs(values - mean) <= 0.43 * mean.std(0) + 1e-5).mean() > 0.999
+    assert command("tokenize", images, "--out", like, "--like", data, "--keep-order") == 0
+    assert np.array_equal(Store(like).batch(np.arange(5)), store.batch(np.arange(5)))
+    few = ("fit.steps=3", "fit.schedule.warmup_steps=1")
+    assert command("train", "linear_cpu", *few, "--data", data, "--val", like, "--out", run) == 0
+    capsys.readouterr()
+    figures = []
+    for given in (like, images):
+        assert command("eval", run, "--data", given, "--json") == 0
+        figures.append(json.loads(capsys.readouterr().out)["top1"])
+    assert figures[0] == figures[1]
+    assert command("train", "teacher_vit_cpu", *few, "--data", data, "--out", tmp_path / "vit") != 0
+    grid = tmp_path / "grid.tok"
+    assert command("tokenize", images, "--out", grid, "--codes", "grid") == 0
+    assert Store(grid).grid == (7, 7)
+    capsys.readouterr()
+    for words in (("--codes", "pooled", "--size", "64x64"), ("--codes", "grid", "--like", data)):
+        assert command("tokenize", images, "--out", tmp_path / "no.tok", *words) == 4
+        assert "does not work with" in capsys.readouterr().err
+    unknown = {**store.manifest.tokenizer, box.FORM: "other"}
+    with pytest.raises(InputError, match="in a form 'other' that this version does not know"):
+        box.box_like("x.tok", unknown, store.codebook.vectors)

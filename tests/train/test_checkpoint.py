@@ -10,7 +10,14 @@ from torch import nn
 
 from tilework.core.errors import DamageError, OutputError
 from tilework.core.sealed import read_json, write_sealed
-from tilework.train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint, trained_model
+from tilework.train.checkpoint import (
+    latest_checkpoint,
+    load_checkpoint,
+    load_optimiser,
+    optimiser_tensors,
+    save_checkpoint,
+    trained_model,
+)
 
 
 class Holder(nn.Module):
@@ -25,7 +32,7 @@ def saved(root: Path) -> tuple[Holder, torch.optim.Optimizer]:
     optimiser = torch.optim.AdamW(holder.parameters())
     holder.extra(holder.model(torch.ones(4, 3))).sum().backward()
     optimiser.step()
-    save_checkpoint(root, 7, holder, optimiser, None, keep=2)
+    save_checkpoint(root, 7, holder, optimiser_tensors(optimiser), None, keep=2)
     return holder, optimiser
 
 
@@ -35,7 +42,8 @@ def test_round_trip(tmp_path: Path) -> None:
     other_optimiser = torch.optim.AdamW(other.parameters())
     path = latest_checkpoint(tmp_path)
     assert path is not None
-    assert load_checkpoint(path, other, other_optimiser, None) == 7
+    assert load_checkpoint(path, other, None) == 7
+    load_optimiser(path, other_optimiser)
     for a, b in zip(holder.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
         for key, value in optimiser.state[a].items():
@@ -63,26 +71,27 @@ def test_a_flipped_bit_is_noticed(file: str, tmp_path: Path) -> None:
     data[-1] ^= 1
     path.write_bytes(data)
     holder = Holder()
+    optimiser = torch.optim.AdamW(holder.parameters())
     with pytest.raises(DamageError, match=file):
-        load_checkpoint(path.parent, holder, torch.optim.AdamW(holder.parameters()), None)
+        (load_optimiser(path.parent, optimiser), load_checkpoint(path.parent, holder, None))
 
 
 def test_another_model_another_version_no_state(tmp_path: Path) -> None:
     saved(tmp_path)
     path = tmp_path / "step-00000007"
     with pytest.raises(DamageError, match="another model"):
-        load_checkpoint(path, Holder(5), None, None)
+        load_checkpoint(path, Holder(5), None)
     write_sealed(path / "state.json", {**read_json(path / "state.json"), "version": 99})
     with pytest.raises(DamageError, match="version 99"):
-        load_checkpoint(path, Holder(), None, None)
+        load_checkpoint(path, Holder(), None)
     (path / "state.json").unlink()
     with pytest.raises(DamageError, match=r"state\.json"):
-        load_checkpoint(path, Holder(), None, None)
+        load_checkpoint(path, Holder(), None)
 
 
 def test_a_pointer_that_names_another_checkpoint_by_a_flipped_bit_is_refused(tmp_path: Path) -> None:
     holder, optimiser = saved(tmp_path)
-    save_checkpoint(tmp_path, 6, holder, optimiser, None, keep=2)  # 6 and 7 differ in one bit
+    save_checkpoint(tmp_path, 6, holder, optimiser_tensors(optimiser), None, keep=2)  # 6 and 7 differ in one bit
     pointer = tmp_path / "latest"
     assert latest_checkpoint(tmp_path) == tmp_path / "step-00000006"
     for text in (pointer.read_text().replace("6 ", "7 "), "step-0000000\xff", "step-00000006 \n0", "\0"):
@@ -109,6 +118,6 @@ def test_a_failed_save_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_bytes", full)
         with pytest.raises(OutputError, match="No space left"):
-            save_checkpoint(tmp_path, 8, holder, optimiser, None, keep=2)
+            save_checkpoint(tmp_path, 8, holder, optimiser_tensors(optimiser), None, keep=2)
     assert latest_checkpoint(tmp_path) == tmp_path / "step-00000007"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000007"]

@@ -24,7 +24,7 @@ def test_sigterm_saves_and_exits_with_75_and_goes_on(store: Path, tmp_path: Path
     assert running.returncode == 75
     assert said.splitlines()[-1].startswith("tilework: stopped after step")
     assert "repeat the command" in said
-    saved = int((out / "checkpoints/latest").read_text().strip().removeprefix("step-"))
+    saved = int((out / "checkpoints/latest").read_text().split()[0].removeprefix("step-"))
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert lines[-1]["step"] == saved
 

@@ -21,6 +21,7 @@ def tokenize(
     *,
     out: Path,
     tokenizer: OptionalLocal = None,
+    codes: Literal["auto", "pooled", "grid"] = "auto",
     like: OptionalData = None,
     labels: OptionalPath = None,
     classes: Classes = None,
@@ -48,11 +49,14 @@ def tokenize(
     Repeat the command to resume.
 
     Without --tokenizer, the one that comes with Tilework is used (a frozen EfficientNet-Lite0, seen: ImageNet-1k), with
-    codes fitted to these images; they lie in the store, and --like takes them over.
+    codes fitted to these images; they lie in the store, and --like takes them over. By default they are codes of the
+    network's features pooled over the image, under 100 bytes and best for a classifier ('tilework train linear_cpu');
+    --codes grid keeps 7x7 codes of positions, which crops, mixtures by area and ViTs need.
 
     Try:
       tilework tokenize photos/train --out train.tok
       tilework tokenize photos/val --out val.tok --like train.tok
+      tilework tokenize photos/train --codes grid --out train.tok
       tilework tokenize photos/train --tokenizer tokenizer --out train.tok
       tilework tokenize 'shards/*.tar' --tokenizer tokenizer --out train.tok
       tilework tokenize photos/val --tokenizer tokenizer --out val.tok --like train.tok
@@ -70,6 +74,8 @@ def tokenize(
         out: Store to write.
         tokenizer: Directory of a trained tokenizer, or hf://OWNER/NAME; box: the one that comes with Tilework, with
             codes of its own.
+        codes: What the tokenizer that comes with Tilework keeps: pooled features of the image, or a grid of codes;
+            auto: pooled, unless --size, --tiles, --masks or --boxes is given.
         like: Store whose class numbers and set of used codes to take over, for validation and transfer sets.
         labels: Label file (CSV, TSV or lines 'PATH LABEL') instead of one sub-folder per class.
         frame: cover: the centre of the image, short side resized; squash: the whole image, aspect not kept (SeiT).
@@ -99,7 +105,7 @@ def tokenize(
     from tilework.data.images import ImageFolder
     from tilework.data.open_images import open_images
     from tilework.store import Store, codecs
-    from tilework.tokenizers.box import box_like, fitted_box, kept_box, open_tokenizer
+    from tilework.tokenizers.box import Form, box_like, fitted_box, kept_box, open_tokenizer
     from tilework.tokenizers.ray_engine import spool_on_ray
     from tilework.tokenizers.tokenize import Tokenizing, open_spool, parse_share, parse_size, quarantine_of, spool_share
     from tilework.tokenizers.tokenize import tokenize as run
@@ -117,6 +123,12 @@ def tokenize(
         raise ConfigError(f"--masks, --boxes and --tiles do not work with {views} views", "drop one")
     if views > 1 and frame == "squash":
         raise ConfigError(f"--frame squash does not work with {views} views", "drop one: random crops keep the aspect")
+    if codes != "auto" and (tokenizer is not None or like is not None):
+        raise ConfigError(f"--codes {codes} does not work with {'--tokenizer' if tokenizer else '--like'}", "drop one")
+    needs_grid = bool(size) or tiles or masks or boxes
+    if codes == "pooled" and needs_grid:
+        what = "--codes pooled does not work with --size, --tiles, --masks or --boxes"
+        raise ConfigError(what, "drop one, or give --codes grid")
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
     chosen = torch.device(device) if engine == "ray" and device != "auto" else pick_device(device)  # the workers' own
@@ -140,7 +152,12 @@ def tokenize(
         what = "several processes need a tokenizer with the same codes"
         raise ConfigError(what, f"make it with 'tilework tokenizer teacher {images} --out DIR' and add --tokenizer DIR")
     else:
-        model, card = kept_box(out) or fitted_box(folder, chosen, frame, lambda text: notice(text, json))
+        form: Form = "grid" if codes == "grid" or needs_grid else "pooled"
+        kept_codes = kept_box(out)
+        if kept_codes and kept_codes[1].form == "pooled" and form == "grid":
+            what = f"{out} was begun with pooled features, and now a grid of codes is asked for"
+            raise InputError(what, "choose another --out")
+        model, card = kept_codes or fitted_box(folder, chosen, frame, lambda text: notice(text, json), form)
         used = np.arange(len(model.codebook))  # all of them, so that the store can encode further images
     own = card.size
     card = replace(card, size=parse_size(size)) if size else card

@@ -201,12 +201,12 @@ def _refuse_unlabelled(path: Path, classes: Sequence[str] | None) -> None:
 
 def _open_classes(root: Path, tops: Sequence[str], classes: Sequence[str] | None, level: Level) -> ImageFolder:
     """Class folders; where they are nested, their first level or the folders that hold images."""
-    files = [(name, path) for name in tops for path in _files(root / name)]
-    images = [(name, path) for name, path in files if path.suffix.lower() in SUFFIXES]
+    files = [(name, path) for name in tops for path in _walk(str(root / name))]
+    images = [(name, path) for name, path in files if _ending(path) in SUFFIXES]
     if not images:
         raise InputError(f"{root} holds no images", f"files ending in {', '.join(SUFFIXES)} are read")
-    direct = {path.parent for _, path in images}
-    leaves = {path: _outermost(path.parent, root, direct) for _, path in images}
+    direct = {os.path.dirname(path) for _, path in images}
+    leaves = {folder: _outermost(Path(folder), root, direct) for folder in direct}
     full = {name for name, _ in images}
     depth = len(set(leaves.values()))
     nested = depth > len(full)  # else every class has its images in one folder: no doubt
@@ -215,7 +215,7 @@ def _open_classes(root: Path, tops: Sequence[str], classes: Sequence[str] | None
         level = "top" if full <= set(classes) else "leaf"
     if nested and level == "leaf":
         found = sorted(set(leaves.values()))
-        named = [(leaves[path], path) for _, path in images]
+        named = [(leaves[os.path.dirname(path)], path) for _, path in images]
     else:
         found, named = list(tops), images
     if nested and classes is None:
@@ -231,15 +231,15 @@ def _open_classes(root: Path, tops: Sequence[str], classes: Sequence[str] | None
     number = {name: i for i, name in enumerate(names)}
     labels = np.array([number[name] for name, _ in named], np.int64)
     loose = [entry for entry in root.iterdir() if entry.is_file() and not entry.name.startswith(".")]
-    others = [path for _, path in files if path.suffix.lower() not in SUFFIXES]
+    others = [Path(path) for _, path in files if _ending(path) not in SUFFIXES]
     skipped = _kinds(others) + Counter({"beside the class folders": len(loose)} if loose else {})
-    return ImageFolder(root, tuple(path for _, path in named), labels, names, dict(skipped), tuple(remarks))
+    return ImageFolder(root, tuple(Path(path) for _, path in named), labels, names, dict(skipped), tuple(remarks))
 
 
-def _outermost(folder: Path, root: Path, direct: Set[Path]) -> str:
+def _outermost(folder: Path, root: Path, direct: Set[str]) -> str:
     """Name of the first folder on the way down that holds images itself; what lies deeper belongs to it."""
     parts = folder.relative_to(root).parts
-    depth = next(i for i in range(1, len(parts) + 1) if root.joinpath(*parts[:i]) in direct)
+    depth = next(i for i in range(1, len(parts) + 1) if str(root.joinpath(*parts[:i])) in direct)
     return "/".join(parts[:depth])
 
 
@@ -268,12 +268,24 @@ def _same_names(root: Path, folders: Sequence[str]) -> str:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for entry in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in entry.relative_to(folder).parts)
-        if entry.is_file() and not hidden:
-            if any("\ud800" <= letter <= "\udfff" for letter in str(entry)):  # bytes that are no letters
-                raise InputError(f"a name is not UTF-8: {str(entry)!a}", "rename it")
-            yield entry
+    return map(Path, _walk(str(folder)))
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Paths of the files below a folder, none hidden, sorted by their parts; as text, since a Path takes far longer."""
+    with os.scandir(folder) as found:
+        entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(entry.path)
+        elif entry.is_file():
+            if not entry.name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in entry.name):
+                raise InputError(f"a name is not UTF-8: {entry.path!a}", "rename it")  # bytes that are no letters
+            yield entry.path
+
+
+def _ending(file: str) -> str:
+    return os.path.splitext(file)[1].lower()
 
 
 def decode_image(path: File, size: tuple[int, int], frame: Frame = "cover") -> np.ndarray:
@@ -320,10 +332,17 @@ def open_image(path: File, size: tuple[int, int] | None = None) -> Iterator[Imag
 @contextmanager
 def open_stored(path: File) -> Iterator[Image.Image]:
     """An image as it is stored, its number of pixels bounded before it is decoded."""
-    with Image.open(path, formats=FORMATS) as image:
-        if image.width * image.height > LARGEST:
-            raise ValueError(f"{image.width}x{image.height} pixels are more than {LARGEST}")
+    with bounded_image(path) as image:
         yield image
+
+
+def bounded_image(path: File) -> Image.Image:
+    """The same, open for as long as it is used."""
+    image = Image.open(path, formats=FORMATS)
+    if image.width * image.height > LARGEST:
+        image.close()
+        raise ValueError(f"{image.width}x{image.height} pixels are more than {LARGEST}")
+    return image
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -373,7 +392,7 @@ class ImageSource:
 
         max_broken: share of unreadable files above which the folder is refused.
         """
-        keep = len(folder) * size[0] * size[1] * 3 <= KEEP_BYTES
+        keep = fits_memory(len(folder), size)
         pixels = np.empty((len(folder) if keep else 0, 3, *size), np.uint8)
         broken: list[Broken] = []
         good: list[int] = []
@@ -405,20 +424,33 @@ class ImageSource:
 
     def batch(self, index: np.ndarray) -> Batch:
         """x: (B, 3, H, W) uint8."""
-        x = self._kept[index] if self._kept is not None else np.stack(list(self.each(self._decode, index)))
+        x = self._kept[index] if self._kept is not None else np.stack(self.each(self._decode, index))
         return Batch(
             torch.from_numpy(x),
             Target.hard(torch.from_numpy(self.folder.labels[index])),
             torch.from_numpy(np.asarray(index, np.int64)),
         )
 
-    def each(self, do: Callable[[int], T], index: np.ndarray) -> Iterator[T]:
-        """Something done for each image by the decoding threads, in order."""
-        self._pool = self._pool or ThreadPoolExecutor(_threads())
-        return self._pool.map(do, index)
+    def each(self, do: Callable[[int], T], index: np.ndarray) -> list[T]:
+        """Something done for each image by the decoding threads; each takes the next one until none is left."""
+        self._pool, found = self._pool or ThreadPoolExecutor(_threads()), dict[int, T]()
+        turns = iter(range(len(index)))  # shared: waiting once for a thread, not for an image, costs far less
+
+        def work() -> None:
+            for turn in turns:
+                found[turn] = do(int(index[turn]))
+
+        for thread in [self._pool.submit(work) for _ in range(_threads())]:
+            thread.result()
+        return [found[turn] for turn in range(len(index))]
 
     def _decode(self, number: int) -> np.ndarray:
         return decode_image(self.folder.paths[number], self.grid, self.frame)
+
+
+def fits_memory(images: int, size: tuple[int, int]) -> bool:
+    """Whether so many decoded images of a size stay in memory."""
+    return images * size[0] * size[1] * 3 <= KEEP_BYTES
 
 
 def decode_all(
@@ -449,8 +481,8 @@ def accepting(setting: str, broken: Sequence[Broken], total: int) -> str:
     return "" if len(broken) == total else f", or accept them with {setting}{ceil(100 * len(broken) / total) / 100:g}"
 
 
-def attempt(path: File, decode: Callable[[], T]) -> T | str:
-    """What a decoder gives, or why it gives nothing."""
+def attempt(path: File | None, decode: Callable[[], T]) -> T | str:
+    """What a decoder gives, or why it gives nothing. path: of which messages show the name alone."""
     try:
         return decode()
     except Exception as error:  # a damaged file can raise anything in a decoder: struct.error, SyntaxError, ...
@@ -459,4 +491,6 @@ def attempt(path: File, decode: Callable[[], T]) -> T | str:
 
 
 def _threads() -> int:
-    return min(16, os.cpu_count() or 1)
+    """One for each core that this process may use: more would only take the caches from each other."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(16, usable or 1)

@@ -102,12 +102,15 @@ def _grouped(source: Source, orders: Iterator[np.ndarray]) -> Iterator[list[Batc
             held.append(index)
         if held and (index is None or sum(map(len, held)) >= source.together):
             numbers, at = np.concatenate(held), 0
-            whole = source.batch(numbers % len(source)).changed(index=torch.from_numpy(numbers))
+            whole = source.batch(numbers % len(source))
+            if len(whole.index) == len(numbers):  # else some are broken, and left out: in evaluation only
+                whole = whole.changed(index=torch.from_numpy(numbers))
             group = []
             for one in held:
                 group.append(whole.rows(slice(at, at + len(one))) if len(held) > 1 else whole)
                 at += len(one)
-            yield group
+            if len(whole.index):
+                yield group
             held = []
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 from typing import Protocol
@@ -65,9 +66,53 @@ def open_images(
     return (ParquetImages if files[0].suffix == ".parquet" else TarImages).open(files, classes)
 
 
+@dataclass(frozen=True)
+class Taken:
+    """Some of the images of tar or Parquet files."""
+
+    images: Images
+    numbers: np.ndarray  # (N,) int64
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Class numbers, (N,) int64."""
+        return self.images.labels[self.numbers]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in the order of their numbers."""
+        return self.images.classes
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The name of each image."""
+        return tuple(map(self.key, range(len(self))))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def key(self, index: int) -> str:
+        """The name of one image."""
+        return self.images.key(int(self.numbers[index]))
+
+    def files(self, index: Sequence[int]) -> Iterator[File]:
+        """The files of some images, one at a time."""
+        return self.images.files(self.numbers[np.asarray(index, np.int64)].tolist())
+
+
+def take_images(images: Images, numbers: np.ndarray) -> Images:
+    """The images at the positions given."""
+    return images.take(numbers) if isinstance(images, ImageFolder) else Taken(images, numbers)
+
+
+def is_pattern(path: Path) -> bool:
+    """Whether a path stands for several files."""
+    return any(character in str(path) for character in "*?[")
+
+
 def find_files(source: Path) -> list[Path]:
     """The tar or Parquet files that are meant, sorted by name; none for a folder of anything else."""
-    if any(character in str(source) for character in "*?[") and not source.exists():
+    if is_pattern(source) and not source.exists():
         found = sorted(map(Path, glob(str(source))))
         if not found:
             raise InputError(f"no file fits {source}", "check the pattern")

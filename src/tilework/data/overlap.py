@@ -7,19 +7,22 @@ from pathlib import Path
 
 import numpy as np
 
-from tilework.data.images import ImageSource
+from tilework.data.images import ImageFolder, ImageSource
 from tilework.data.source import Source
 
 LOOKS = 2000  # validation samples that are looked at, spread evenly
 ENCODED = 32  # the same where each must be encoded first
 HEAD = 1 << 16  # bytes of a file that are hashed
-MOST = 50_000  # images of a training store that are decoded
+MOST = 50_000  # training images: more are not looked through
 
 
 def shared_images(train: Source, val: Source, looks: int = LOOKS) -> tuple[int, int]:
     """Validation samples that training data hold too, and how many were looked at; (0, 0) where it cannot be told."""
     if isinstance(train, ImageSource) and isinstance(val, ImageSource):
-        return _shared_files(train.folder.paths, val.folder.paths)
+        folders = [one.folder for one in (train, val)]
+        if len(train) > MOST or not all(isinstance(folder, ImageFolder) for folder in folders):
+            return 0, 0
+        return _shared_files(*(folder.paths for folder in folders))
     if (train.stage, train.grid) == (val.stage, val.grid) and train.stage != "pixels" and len(train) <= MOST:
         return _shared_codes(train, val, looks)
     return 0, 0

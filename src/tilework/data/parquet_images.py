@@ -17,6 +17,7 @@ from tilework.core.errors import InputError
 from tilework.data.images import ImageBytes
 from tilework.data.labels import Label, number_labels
 from tilework.data.parquet_files import class_names, column_values, has_column, open_parquet, read_group
+from tilework.data.source import Stream
 
 HELD = 3  # row groups in memory
 
@@ -37,6 +38,16 @@ class ParquetImages:
         self._groups, self._column = groups, column
         self._held: OrderedDict[int, Any] = OrderedDict()
         self._lock = Lock()
+        self._most = HELD
+
+    @property
+    def stream(self) -> Stream:
+        """Row groups: each is read as a whole, so they are best read one after another."""
+        sizes = np.diff(self._groups[:, 2], append=len(self))
+        return Stream(sizes, True, False, self._keep)
+
+    def _keep(self, groups: int) -> None:
+        self._most = max(HELD, groups // 2)  # a lane needs the one that it is in
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.paths, self.keys, self.labels, self.classes, self._groups, self._column)
@@ -90,11 +101,11 @@ class ParquetImages:
         """Encoded images of a row group, kept while its neighbours are asked for."""
         with self._lock:
             if group not in self._held:
-                number, group, _ = self._groups[group].tolist()
+                number, inside, _ = self._groups[group].tolist()
                 with open_parquet(self.paths[number]) as file:
-                    table = read_group(file, group, [self._column])
+                    table = read_group(file, inside, [self._column])
                 self._held[group] = (table.flatten() if self._column == "image.bytes" else table).column(0)
-                if len(self._held) > HELD:
+                while len(self._held) > self._most:
                     self._held.popitem(last=False)
             self._held.move_to_end(group)
             return self._held[group]

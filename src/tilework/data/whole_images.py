@@ -73,8 +73,7 @@ class WholeImages(ImageSource):
         def one(row: int) -> None:
             out[row] = self._cut(int(index[row]), places[row], size).transpose(2, 0, 1)
 
-        for _ in self.each(one, np.arange(len(index))):
-            pass
+        self.each(one, np.arange(len(index)))
         return torch.from_numpy(out)
 
     def _cut(self, number: int, box: Box, size: Sides) -> np.ndarray:
@@ -121,7 +120,7 @@ class RandomCrops(Redrawn):
         """Crops, x: (B, 3, H, W) uint8. number: (B,) int64; copies of a sample are cut apart."""
         index = number % len(self)
         boxes = self._boxes(seed, epoch, number)
-        affine = _to_square(boxes, self._sides(index)).float()
+        affine = to_square(boxes, self._sides(index)).float()
         batch = self.source.batch(index)
         columns = {name: column.warp(affine, self.size, filled=True) for name, column in batch.columns.items()}
         if self.second is not None:
@@ -139,7 +138,7 @@ class RandomCrops(Redrawn):
         return torch.from_numpy(self.images.sides[index]).double()  # (B, 2)
 
 
-def _to_square(boxes: Boxes, sides: Tensor) -> Tensor:
+def to_square(boxes: Boxes, sides: Tensor) -> Tensor:
     """Map from a crop to the image's middle square, (B, 2, 3); beyond -1 and 1 the square has ended. sides: (B, 2)."""
     side = sides.amin(1)
     top, left = boxes.top - (sides[:, 0] - side) / 2, boxes.left - (sides[:, 1] - side) / 2
@@ -152,17 +151,27 @@ def cut_file(path: File, sides: Sides, box: Box, size: Sides) -> np.ndarray:
     sides: of the upright image, by which the box is given.
     """
     with open_stored(path) as image:
-        wanted = [ceil(FINER * size[i] * sides[i] / box[2 + i]) for i in (0, 1)]  # height, width of the whole
-        image.draft("RGB", (wanted[0], wanted[1]) if _lies(image) else (wanted[1], wanted[0]))
-        ImageOps.exif_transpose(image, in_place=True)
-        outer, inner = _enclose(box, sides, (image.height, image.width))
-        return _resize(to_rgb(image.crop(outer)), inner, size)
+        return cut_image(image, sides, box, size)
+
+
+def cut_image(image: Image.Image, sides: Sides, box: Box, size: Sides) -> np.ndarray:
+    """The same of an image that was opened and not yet decoded."""
+    wanted = [ceil(FINER * size[i] * sides[i] / box[2 + i]) for i in (0, 1)]  # height, width of the whole
+    image.draft("RGB", (wanted[0], wanted[1]) if _lies(image) else (wanted[1], wanted[0]))
+    ImageOps.exif_transpose(image, in_place=True)
+    outer, inner = _enclose(box, sides, (image.height, image.width))
+    return _resize(to_rgb(image.crop(outer)), inner, size)
+
+
+def upright_sides(image: Image.Image) -> Sides:
+    """Height and width once it is put upright."""
+    return image.size if _lies(image) else (image.height, image.width)
 
 
 def shrink_image(path: File, crop: Sides) -> tuple[np.ndarray, Sides]:
     """An image upright in RGB, its short side at most twice the crop's longer one, and the sides that it had."""
     with open_stored(path) as image:
-        own = image.size if _lies(image) else (image.height, image.width)
+        own = upright_sides(image)
     with open_image(path, crop) as upright:
         shrunk, least = to_rgb(upright), 2 * max(crop)
     if min(shrunk.size) > least:

@@ -13,7 +13,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -44,15 +44,18 @@ from tilework.report.tokenizer_figures import accuracy_per_byte
 from tilework.runs import Run
 from tilework.store import Store, StoreWriter
 from tilework.tokenizers import load_tokenizer
+from tilework.tokenizers.box import LEVELS
 from tilework.tokenizers.kmeans import kmeans
 from tilework.tokenizers.quantise import best
+from tilework.tokenizers.rounded import RoundedQuantiser, evenly_spaced
 from tilework.tokenizers.teacher_codes import TeacherCodes, fit_codes
 from tilework.tokenizers.tokenizer import WEIGHTS
 from tilework.train.log import Bar, notice
 
 RESULTS, TABLE, PLOT = "results.json", "table.md", "frontier.png"
-ROWS = ("float16", "int8", "pq:32", "pq:64", "pq:128", "kmeans:512", "codes:256", "codes:512", "codes:2048",
-        "codes:256x2", "vit:512", "jpeg:32:30", "webp:32:10", "avif:32:20", "jpeg:64:30")  # fmt: skip
+ROWS = ("float16", "int8", "rounded:0.85", "rounded:1.5", "pq:32", "pq:64", "pq:128", "kmeans:512", "codes:256",
+        "codes:512", "codes:2048", "codes:256x2", "vit:512", "jpeg:32:30", "webp:32:10", "avif:32:20",
+        "jpeg:64:30")  # fmt: skip
 CODERS = {"jpeg": "JPEG", "webp": "WEBP", "avif": "AVIF"}
 PARTS = ("train", "val")
 PQ_DIMS, PQ_CODES = 256, 256  # principal components of pooled features; codes of each byte
@@ -225,17 +228,20 @@ class Frontier:
                 fit_codes(tokenizer, seen)
             else:
                 tokenizer.with_codes(torch.from_numpy(Store(train).codebook.vectors))
-            table = tokenizer.codebook.cpu().numpy()
-            labels = self.labels(part).numpy()
-            make_directory(path.parent)
-            with StoreWriter(path, table, self.classes, used=np.arange(len(table))) as writer, torch.inference_mode():
-                first = 0
-                for batch in self.maps(part):
-                    ids = tokenizer.nearest(self._projected(tokenizer, batch)).cpu().numpy()
-                    keys = [str(first + i) for i in range(len(ids))]
-                    writer.add(ids, labels[first : first + len(ids)], keys)
-                    first += len(ids)
+            with torch.inference_mode():
+                found = (tokenizer.nearest(self._projected(tokenizer, batch)) for batch in self.maps(part))
+                self.write(path, part, tokenizer.codebook, found)
         return train, val
+
+    def write(self, path: Path, part: str, codebook: Tensor, found: Iterable[Tensor]) -> None:
+        """A store of codes of all images of a part, in portions."""
+        table, labels, first = codebook.cpu().numpy(), self.labels(part).numpy(), 0
+        make_directory(path.parent)
+        with StoreWriter(path, table, self.classes, used=np.arange(len(table))) as writer:
+            for ids in found:
+                keys = [str(first + i) for i in range(len(ids))]
+                writer.add(ids.cpu().numpy(), labels[first : first + len(ids)], keys)
+                first += len(ids)
 
     def _projected(self, tokenizer: TeacherCodes, maps: Tensor) -> Tensor:
         return (maps.to(tokenizer.centre) - tokenizer.centre) @ tokenizer.directions.T
@@ -258,10 +264,16 @@ def better(one: Plain, other: Plain) -> bool:
 
 def check(kind: str, value: str) -> None:
     """Refuse a value that a kind of row cannot have."""
-    forms = {"float16": "", "int8": "", "pixels": "", "pq": r"\d+", "codes": r"\d+(x\d+)?", "kmeans": r"\d+(x\d+)?",
-             "vit": r"\d+(x\d+)?", **dict.fromkeys(CODERS, r"\d+:\d+")}  # fmt: skip
+    forms = {"float16": "", "int8": "", "pixels": "", "pq": r"\d+", "rounded": r"\d+(\.\d+)?",
+             "codes": r"\d+(x\d+)?", "kmeans": r"\d+(x\d+)?", "vit": r"\d+(x\d+)?",
+             **dict.fromkeys(CODERS, r"\d+:\d+")}  # fmt: skip
     if not re.fullmatch(forms[kind], value):
-        wanted = {"": kind, r"\d+": f"{kind}:64", r"\d+:\d+": f"{kind}:SIDE:QUALITY"}.get(forms[kind], f"{kind}:512x2")
+        wanted = {
+            "": kind,
+            r"\d+": f"{kind}:64",
+            r"\d+:\d+": f"{kind}:SIDE:QUALITY",
+            r"\d+(\.\d+)?": f"{kind}:0.85",
+        }.get(forms[kind], f"{kind}:512x2")
         raise ConfigError(f"'{kind}:{value}' is no row", f"write it as {wanted}")
     if kind in CODERS:
         side, quality = map(int, value.split(":"))
@@ -269,6 +281,8 @@ def check(kind: str, value: str) -> None:
             raise ConfigError(f"{side} px of quality {quality}", "give 8 to 1024 px and a quality from 1 to 100")
         if kind in ("webp", "avif") and not features.check(kind):
             raise MachineError(f"this Pillow cannot write {kind}", "leave the row out, or install one that can")
+    if kind == "rounded" and not 0.01 <= float(value) <= 100:
+        raise ConfigError(f"steps of {value} deviations", "give 0.01 to 100")
     if kind == "pq" and not 1 <= int(value) <= PQ_DIMS:
         raise ConfigError(f"{value} bytes of features", f"give 1 to {PQ_DIMS}")
     if kind in ("codes", "kmeans", "vit") and not 2 <= int(value.split("x")[0]) <= 1 << 16:
@@ -295,6 +309,23 @@ def int8(self: Frontier, value: str) -> Point:
     size = float(len(low))
     whole = size + 8 * len(low) / len(self.labels("train"))
     return Point(size, whole, accuracy, "features of the teacher, tilework frontier --rows int8", POOLED)
+
+
+@rows.add("rounded")
+def rounded(self: Frontier, value: str) -> Point:
+    """The same in a store, each channel rounded to steps of so many of its deviations."""
+    channels, side = self.pooled["train"].shape[1], next(self.maps("train")).shape[1]
+    codes = RoundedQuantiser(LEVELS, channels)
+    codes.embedding.weight.data = evenly_spaced(self.pooled["train"], LEVELS, float(value))
+    ids = {part: codes.nearest(self.pooled[part]) for part in PARTS}  # (N, D)
+    path = self.out / "data" / f"rounded-{float(value):g}-train.tok"
+    if not path.exists():
+        self.write(path, "train", codes.codebook.detach(), [ids["train"][:, None, None]])
+    store = Store(path)
+    accuracy = self.linear(*(codes.values(ids[part]).detach() for part in PARTS))
+    command = (f"tilework tokenizer teacher TRAIN quantiser=rounded step={value} pool={side} code_dim={channels} "
+               f"codes={LEVELS} --out T; tilework tokenize TRAIN --tokenizer T; tilework train linear_cpu")  # fmt: skip
+    return Point(store.sizes["tokens"] / len(store), sum(store.sizes.values()) / len(store), accuracy, command, POOLED)
 
 
 @rows.add("pq")
@@ -441,5 +472,5 @@ def markdown(results: Plain) -> str:
             f"| {row['row']} | {row['bytes']:,.0f} | {row['whole']:,.0f} | {accuracy} | "
             f"{'yes' if row['front'] else ''} | {row['command']} |"
         )
-    lines.append("\nPooled features (float16, int8, pq) allow no " + POOLED + ".")
+    lines.append("\nPooled features (float16, int8, rounded, pq) allow no " + POOLED + ".")
     return "\n".join(lines) + "\n"

@@ -436,7 +436,7 @@ def announce(start: FolderStart, plan: Plain) -> list[str]:
         f"({few:,} to {many:,} each), about {width}x{height} px, {plan['bytes_per_image'] / 1e3:,.1f} kB each"
         + (f"; {plan['unreadable']:,} cannot be read" if plan["unreadable"] else ""),
         f"1. split: train on {plan['train']:,}, {how} ({plan['val']:,} images)",
-        "2. tokenize: 7x7 codes of a frozen EfficientNet-Lite0, which has seen ImageNet-1k (the tokenizer 'box')",
+        "2. tokenize: codes of a frozen EfficientNet-Lite0, which has seen ImageNet-1k (the tokenizer 'box')",
         f"3. train: recipe {plan['recipe']}, {plan['steps']:,} steps (docs/choosing.md), "
         f"beside a linear probe{', a small ViT on pixels' * start.pixel_vit} and a colour histogram on the same images",
         f"4. {_duration(plan['estimated_minutes'])} on this machine as it is now; all goes into {start.out}; "

@@ -18,6 +18,8 @@ from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry
 from tilework.layers.stems import Stem
 
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
 
 @dataclass(frozen=True)
 class Detections:
@@ -167,6 +169,22 @@ def stem_of(model: nn.Module) -> Stem:
         if isinstance(module, Stem):
             return module
     raise ConfigError(f"a {type(model).__name__} has no stem of its own", "choose a network whose stem is a setting")
+
+
+def repeated_blocks(network: nn.Module) -> list[nn.Module]:
+    """The blocks that a network is a row of, outermost ones: units for sharding and for activation checkpointing.
+
+    Members of lists and sequences that have a forward pass of their own and at least two layers with parameters.
+    """
+    found: list[nn.Module] = []
+    for child in network.children():
+        listed = isinstance(network, nn.ModuleList | nn.Sequential) and not isinstance(child, CONTAINERS)
+        layers = [one for one in child.modules() if next(one.parameters(recurse=False), None) is not None]
+        if listed and len(layers) > 1:
+            found.append(child)
+        else:
+            found += repeated_blocks(child)
+    return found
 
 
 def initial_share(mix: Mix | None, batch: int, grid: tuple[int, int], device: torch.device) -> Tensor:

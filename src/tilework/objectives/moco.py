@@ -61,6 +61,8 @@ class MocoConfig(ObjectiveConfig):
 class Moco(Objective):
     """Symmetric InfoNCE between predictions of one view and keys of the other."""
 
+    changes_weights = True
+
     def __init__(self, model: nn.Module, config: MocoConfig) -> None:
         super().__init__()
         self.model, self.config = model, config

@@ -27,6 +27,7 @@ class Objective(nn.Module):
     """Owns the model; DDP wraps it, export takes `.model` and leaves the rest."""
 
     model: nn.Module
+    changes_weights: bool = False  # whether it writes to parameters itself, not through the optimiser alone
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,6 +119,7 @@ class Combined(Objective):
         self.main = main
         self.weights = {name: weight for name, (weight, _) in extra.items()}
         self.extra = nn.ModuleDict({name: objective for name, (_, objective) in extra.items()})
+        self.changes_weights = any(one.changes_weights for one in (main, *(each for _, each in extra.values())))
 
     def forward(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
         """The weighted sum, and each auxiliary loss under its name, which also starts what else it logs."""

@@ -75,6 +75,7 @@ class Reconstruct(Objective):
 
     model: Tokenizer
     usage: Tensor
+    changes_weights = True
 
     def __init__(self, model: Tokenizer, config: ReconstructConfig) -> None:
         super().__init__()

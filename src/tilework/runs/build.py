@@ -18,12 +18,14 @@ from tilework.core.errors import ConfigError, InputError
 from tilework.core.location import Location, Url, is_store
 from tilework.data import Chosen, ImageFolder, ImageSource, RandomCrops, Source, TokenSource, WholeImages
 from tilework.data.columns import ColumnValues, column_kinds
-from tilework.data.detected import ObjectFolder, ObjectSource, has_boxes, open_objects
-from tilework.data.images import Frame, Level
+from tilework.data.detected import ObjectFolder, ObjectSource, has_boxes
+from tilework.data.images import Frame, Level, fits_memory
 from tilework.data.masked import PairSource, has_masks
+from tilework.data.open_images import is_pattern, open_images, take_images
 from tilework.data.overlap import shared_images
-from tilework.data.pairs import PairFolder, open_pairs
+from tilework.data.pairs import PairFolder
 from tilework.data.source import shape_of
+from tilework.data.streamed_images import Streamed, StreamedImages
 from tilework.models import Network
 from tilework.objectives import Combined, Objective, ObjectiveConfig
 from tilework.runs.directory import DataSpec
@@ -31,12 +33,12 @@ from tilework.runs.run import Draw, Run
 from tilework.store import Store
 from tilework.train.log import Bar, counted, notice
 
-TOKENIZER = ("name", "sha256", "encoder")  # what a run keeps of the tokenizer that its store names
+TOKENIZER = ("name", "sha256", "encoder", "form")  # what a run keeps of the tokenizer that its store names
 
 
 def check_there(path: Location) -> None:
     """Refuse a path where there is nothing; what is behind a URL is seen when it is opened."""
-    if isinstance(path, Path) and not path.exists():
+    if isinstance(path, Path) and not path.exists() and not is_pattern(path):
         raise InputError(f"no such data: {path}", "give a token store or a folder of images")
 
 
@@ -69,18 +71,21 @@ def open_source(
         bar[0].update(done)
 
     try:
-        dense = open_pairs(path, classes) or open_objects(path, classes)
-        folder = ImageFolder.open(path, classes, level) if dense is None else dense
-        for note in folder.notes:
+        folder = open_images(path, None, classes, level)
+        for note in getattr(folder, "notes", ()):
             notice(note, quiet)
         drawn = draw or Draw()
         pick = drawn.held_numbers if held else drawn.numbers
         numbers = pick(folder.labels, len(folder.classes), samples)
-        chosen = folder.take(numbers) if samples else folder
+        chosen = take_images(folder, numbers) if samples else folder
+        dense = chosen if isinstance(chosen, PairFolder | ObjectFolder) else None
+        if crop is not None and (frame != "cover" or dense is not None):
+            what = "'whole_crop' cuts from the middle of images that have class labels"
+            raise ConfigError(what, "use 'scale_crop' for masks and boxes, or set frame=cover")
+        kept = size if crop is None else (2 * crop.size[0], 2 * crop.size[1])
+        if not isinstance(chosen, ImageFolder) or (dense is None and not fits_memory(len(chosen), kept)):
+            return StreamedImages.open(chosen, size, max_broken, frame, str(path))
         if crop is not None:
-            if frame != "cover" or dense is not None:
-                what = "'whole_crop' cuts from the middle of images that have class labels"
-                raise ConfigError(what, "use 'scale_crop' for masks and boxes, or set frame=cover")
             return WholeImages.scan(chosen, size, crop.size, max_broken, progress)
         if isinstance(chosen, PairFolder):
             return PairSource.scan(chosen, size, frame, max_broken, progress)
@@ -124,14 +129,17 @@ def split_crop(run: Run) -> tuple[WholeCrop | None, tuple[Augment, ...]]:
 
 def training_source(run: Run, source: TokenSource | ImageSource, columns: dict[str, ColumnValues], name: str) -> Source:
     """The samples that a run is trained on, with their columns."""
-    whole: Source = ImageSource.blank(source.folder, (1, 1)) if isinstance(source, WholeImages) else source
+    anew = isinstance(source, WholeImages | StreamedImages)  # pixels are drawn for every epoch, columns lie beside them
+    whole: Source = ImageSource.blank(source.folder, (1, 1)) if anew and isinstance(source, ImageSource) else source
     for values in columns.values():
         whole = values.attach(whole, name)
     if columns:
         whole.batch(np.arange(1))  # a damaged column is refused before the first step
     crop, _ = split_crop(run)
+    second = (COLUMN, OtherView) if crop is not None and isinstance(run.augment[0], TwoViews) else None
+    if isinstance(source, StreamedImages):
+        return Streamed(source, whole, None if crop is None else (crop.size, crop.area, crop.aspect), second)
     if crop is not None and isinstance(source, WholeImages):
-        second = (COLUMN, OtherView) if isinstance(run.augment[0], TwoViews) else None
         return RandomCrops(source, whole, crop.size, crop.area, crop.aspect, second)
     return chosen(whole, run) if isinstance(source, TokenSource) else whole
 

@@ -22,6 +22,7 @@ from tilework.core.sealed import write_sealed
 from tilework.data import Source
 from tilework.data.detected import boxes_set_aside, clipped_boxes
 from tilework.data.masked import broken_files, images_without_class
+from tilework.data.streamed_images import StreamedImages, streamed_of
 from tilework.evaluation import validate
 from tilework.objectives import Objective
 from tilework.report import rows_of_pictures
@@ -45,6 +46,7 @@ from tilework.runs.start import Start
 from tilework.store.upload import Mirror
 from tilework.tokenizers.find import find_tokenizer, keep_tokenizer, place_from
 from tilework.train import HELD, TRAINING, Job, Result, find_rate, fit, time_steps
+from tilework.train.execution import check_execution
 from tilework.train.log import counted, notice
 
 
@@ -59,6 +61,7 @@ def prepare(
     start: PathOrHub | None = None,
 ) -> Job:
     """Check everything that can be checked before the first step, and put the job together."""
+    check_execution(run.fit, world.size)
     directory, leads = RunDirectory(out), world.leads
     quiet_here = quiet or not leads
     if leads:
@@ -105,6 +108,9 @@ def prepare(
                 notice(f"{counted(void, 'mask')} of {name} without a class anywhere", quiet)
             if cut := clipped_boxes(one):
                 notice(f"{counted(cut, 'box')} of {name} reach beyond their images: cut at the edge", quiet)
+    for part, streamed in (("", whole), ("val-", validation)):
+        if isinstance(streamed, StreamedImages):
+            streamed.quarantine.write_to(out / f"quarantine-{part}{world.rank}.jsonl")
     held = held_source(run, data, whole.classes)
     looks = {"": validation, HELD: held, TRAINING: source if run.fit.evaluate_training else None}
     evaluate = None
@@ -210,10 +216,19 @@ def train_in(
             learnt, codebook = job.objective.learnt_table(), job.source.codebook
             if learnt is not None and codebook is not None:
                 codebook.with_learnt(learnt.cpu().numpy()).write(out)
+            _say_broken(job, out)
             write_sealed(out / RESULTS, result.summary)
             job.saved()
     world.wait()  # a run that starts from this one reads what was just written
     return result
+
+
+def _say_broken(job: Job, out: Path) -> None:
+    """Images that this process met and could not decode."""
+    streamed = streamed_of(job.source)
+    if streamed is not None and streamed.quarantine.found:
+        count = counted(len(streamed.quarantine.found), "image")
+        notice(f"{count} could not be read, others took their places: see {out}/quarantine-*.jsonl", job.quiet)
 
 
 def plan(run: Run, data: Location, val: Location | None, device: str, start: PathOrHub | None = None) -> Plain:

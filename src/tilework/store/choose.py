@@ -18,7 +18,7 @@ FAST = ("packed", "rans", "rans-context", "mix")  # choices of "auto": all decod
 RUN = 16  # records that follow each other in a sample: some codecs tell a record by the one before
 HELD_OUT = 8  # one in so many runs is measured, not fitted to, where there are more images than the sample
 WORTH_LEARNING = 1 << 17  # codes; fewer do not pay for a network
-STACKED = ("packed", "rans-stack")  # the same for several codes per position
+STACKED = ("packed", "rans", "rans-stack")  # the same for several codes per position
 
 
 def choose_codec(

@@ -160,13 +160,30 @@ class Shard:
         if crc not in (None, crc32c(index)):
             raise DamageError(f"shard {path.name} is not the one the manifest names", "restore it")
         try:
-            self.sizes = self._read_sizes(index[:index_bytes], size, records)
+            ends = head + np.cumsum(self._read_sizes(index[:index_bytes], size, records))
         except (ValueError, zlib.error) as error:
             raise DamageError(f"the index of shard {path.name} does not add up", "restore the shard") from error
-        self.crcs = np.frombuffer(index, "<u4", offset=index_bytes)
-        self.ends = head + np.cumsum(self.sizes)
-        self.starts = self.ends - self.sizes
-        self.edges = group_edges(self.ends, self.group, head)
+        # what stays in memory: 4 bytes of a record, 8 of a group; of a record 8 where groups have one
+        self.crcs = np.frombuffer(index, "<u4", offset=index_bytes).copy()
+        self._bounds = np.concatenate([[head], ends]).astype(np.uint32)  # (B + 1,); LARGEST_BYTES fit
+        self.edges = self._bounds if self.group == 1 else group_edges(ends, self.group, head).astype(np.uint32)
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    @property
+    def index_bytes(self) -> int:
+        """Memory of what is known of the records."""
+        shared = self.edges is self._bounds
+        return int(self._bounds.nbytes + self.crcs.nbytes + (0 if shared else self.edges.nbytes))
+
+    def starts(self, local: np.ndarray) -> np.ndarray:
+        """Where records begin in the file, (B,) int64. local: (B,) indices in this shard."""
+        return self._bounds[local].astype(np.int64)
+
+    def sizes(self, local: np.ndarray) -> np.ndarray:
+        """Bytes of records, (B,) int64."""
+        return self._bounds[local + 1].astype(np.int64) - self._bounds[local]
 
     def _check_header(self, first: int, records: int | None) -> tuple[int, int, int, int]:
         """Bytes of the header and of all records, the number of records, and the bytes of their sizes in the index."""
@@ -218,16 +235,16 @@ class Shard:
             starts, sizes = places
 
             def find(rows: slice) -> int:
-                shard = self.data, self.starts, self.sizes, self.edges, self.crcs, self.group
+                shard = self.data, self._bounds, self.edges, self.crcs, self.group
                 return fast.find_records(*shard, local[rows], starts[rows], sizes[rows])
 
-            least = WORTH_A_THREAD * len(self.sizes) // max(1, len(self.data) * self.group)
+            least = WORTH_A_THREAD * len(self) // max(1, len(self.data) * self.group)
             if in_parts(find, len(local), least) < 0:
                 return starts, sizes
         groups = np.unique(local // self.group)
         if bad := [k for k, crc in zip(groups.tolist(), self._checksums(groups), strict=True) if crc != self.crcs[k]]:
             raise DamageError(f"{self._named(bad[0])} of shard {self.path.name} is damaged", "restore the shard")
-        return self.starts[local], self.sizes[local]
+        return self.starts(local), self.sizes(local)
 
     def records(self, local: np.ndarray) -> list[bytes]:
         """Some records, verified. local: (B,) indices in this shard."""
@@ -246,7 +263,8 @@ class Shard:
         """Records, or groups of them, that differ from their CRC."""
         if fast := kernels(KERNELS, len(self.data)):
             found = np.empty(len(self.crcs), np.uint32)
-            fast.checksums(self.data, self.edges[:-1], np.diff(self.edges), found)
+            edges = self.edges.astype(np.int64)
+            fast.checksums(self.data, edges[:-1], np.diff(edges), found)
         else:
             found = np.array(self._checksums(np.arange(len(self.crcs))), np.uint32)
         return [self._named(k) for k in np.flatnonzero(found != self.crcs).tolist()]
@@ -257,7 +275,7 @@ class Shard:
 
     def _named(self, group: int) -> str:
         """A group for people."""
-        first, last = group * self.group, min((group + 1) * self.group, len(self.sizes)) - 1
+        first, last = group * self.group, min((group + 1) * self.group, len(self)) - 1
         return f"record {first}" if first == last else f"one of records {first} to {last}"
 
 
@@ -331,7 +349,7 @@ class Shards:
             return shard.data, *shard.find(local)
         sizes: np.ndarray = np.empty(len(index), np.int64)
         for rows, shard, local in found:
-            sizes[rows] = shard.sizes[local]
+            sizes[rows] = shard.sizes(local)
         ends = np.cumsum(sizes)
         starts = ends - sizes
         out = np.zeros((int(ends[-1]) if len(ends) else 0) + 4, np.uint8)

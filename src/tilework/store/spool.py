@@ -153,9 +153,9 @@ class Spool:
     def take(self, number: int, local: np.ndarray | None) -> Part:
         """Some images of a part, verified, or all of them. local: (B,) their numbers in it."""
         shard = Shard(self._file(number), number)
-        views, count = self.plan.views, max(0, len(shard.sizes) - 1)
+        views, count = self.plan.views, max(0, len(shard) - 1)
         rows = np.arange(count) if local is None else (local[:, None] * views + np.arange(views)).ravel()
-        *codes, last = shard.records(np.append(rows, count)) if len(shard.sizes) else [b""]
+        *codes, last = shard.records(np.append(rows, count)) if len(shard) else [b""]
         size = self._packed.size
         starts, sizes = np.arange(len(codes)) * size, np.array([len(record) for record in codes], np.int64)
         ids = self._packed.decode(np.frombuffer(b"".join(codes), np.uint8), starts, sizes)
@@ -165,8 +165,8 @@ class Spool:
     def receipt(self, number: int) -> Receipt:
         """What a part holds, without its codes."""
         shard = Shard(self._file(number), number)
-        count = max(0, len(shard.sizes) - 1)
-        (last,) = shard.records(np.array([count])) if len(shard.sizes) else [b""]
+        count = max(0, len(shard) - 1)
+        (last,) = shard.records(np.array([count])) if len(shard) else [b""]
         columns, counted = self._last(number, last)
         codes, times = counted or np.unique(self.get(number).ids, return_counts=True)  # of an earlier version
         return Receipt(count // self.plan.views, codes, times, columns)

@@ -2,7 +2,11 @@
 
 The package holds the frozen network, a projection and codes of general photographs (packaged/box, made by
 benchmarks/make_box.py). Codes of the user's own images keep more of what tells them apart, take seconds, and lie in the
-store, so that the store and the package together can encode further images.
+store, so that the store and the package together can encode further images. They have one of two forms:
+
+- pooled: the mean of the network's map over the image, each of its 320 channels rounded to steps of 0.85 of its
+  deviation (rounded.py). Under 100 bytes an image; a linear classifier reads them as well as the mean itself.
+- grid: 7x7 codes of positions, by k-means and error diffusion: for crops, mixtures by area and dense labels.
 
 K codes | C code dim
 """
@@ -11,8 +15,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -31,6 +37,9 @@ NAME = "box"
 IMAGES = 1000  # that codes are fitted to
 FEWEST = 2  # positions for each code, below which the codes of the package are kept (docs/choosing.md)
 ENCODER = "encoder"  # in the manifest of a store: SHA-256 of the package's weights
+FORM = "form"  # in the manifest of a store, where it is not a grid of codes
+LEVELS = 16  # values of a channel that is rounded: six deviations to either side
+Form = Literal["pooled", "grid"]
 
 
 def load_box() -> tuple[TeacherCodes, Card]:
@@ -40,12 +49,23 @@ def load_box() -> tuple[TeacherCodes, Card]:
     return tokenizer, card
 
 
-def with_codes(codebook: Tensor, loaded: tuple[TeacherCodes, Card] | None = None) -> tuple[TeacherCodes, Card]:
+def pooled_box(box: TeacherCodes) -> TeacherCodes:
+    """The network of the package with codes of the mean of its map, which are still to be fitted."""
+    side = box.grid(box.config.size)[0]
+    config = replace(box.config, quantiser="rounded", pool=side, code_dim=box.channels, codes=LEVELS)
+    return TeacherCodes(config, box.teacher).eval()
+
+
+def with_codes(
+    codebook: Tensor, loaded: tuple[TeacherCodes, Card] | None = None, form: Form = "grid"
+) -> tuple[TeacherCodes, Card]:
     """The network of the package with other codes, (K, C). The hash is of both. loaded: the box, if it is at hand."""
     tokenizer, card = loaded or load_box()
     table = codebook.detach().cpu().float().contiguous()
-    digest = hashlib.sha256(card.sha256.encode() + table.numpy().tobytes()).hexdigest()
-    return tokenizer.with_codes(table), Card(NAME, digest, card.size, card.origin, encoder=card.sha256)
+    known = "" if form == "grid" else form
+    digest = hashlib.sha256(f"{card.sha256}{known}".encode() + table.numpy().tobytes()).hexdigest()
+    tokenizer = pooled_box(tokenizer) if known else tokenizer
+    return tokenizer.with_codes(table), Card(NAME, digest, card.size, card.origin, encoder=card.sha256, form=known)
 
 
 def fitted_box(
@@ -53,6 +73,7 @@ def fitted_box(
     device: torch.device,
     frame: Frame = "cover",
     say: Callable[[str], None] = lambda text: None,
+    form: Form = "pooled",
 ) -> tuple[TeacherCodes, Card]:
     """The network with codes of some of these images; as the package holds it where they are too few.
 
@@ -62,10 +83,11 @@ def fitted_box(
     points = min(IMAGES, len(images)) * prod(tokenizer.grid(card.size))
     if points < FEWEST * len(tokenizer.codebook):
         say(f"{counted(len(images), 'image')} are too few to fit codes to: those of the package are used")
-    else:
-        say("fitting codes to these images")
-        fit(tokenizer, some_pixels(images, IMAGES, card.size, frame), device, projection=False)
-    return with_codes(tokenizer.codebook, loaded)
+        return with_codes(tokenizer.codebook, loaded)
+    say("fitting codes to these images")
+    fitted = pooled_box(tokenizer) if form == "pooled" else tokenizer
+    fit(fitted, some_pixels(images, IMAGES, card.size, frame), device, projection=False)
+    return with_codes(fitted.codebook, loaded, form)
 
 
 def box_like(name: str, made_by: Mapping[str, str], codebook: np.ndarray) -> tuple[TeacherCodes, Card]:
@@ -76,7 +98,10 @@ def box_like(name: str, made_by: Mapping[str, str], codebook: np.ndarray) -> tup
     if made_by[ENCODER] != loaded[1].sha256:
         what = f"{name} was made with the tokenizer in the box of another version of Tilework"
         raise InputError(what, "tokenize its images again, or use that version")
-    return with_codes(torch.from_numpy(codebook), loaded)
+    form = made_by.get(FORM, "grid")
+    if form not in get_args(Form):
+        raise InputError(f"{name} has codes of the box in a form '{form}' that this version does not know", "update")
+    return with_codes(torch.from_numpy(codebook), loaded, form)  # type: ignore[arg-type]
 
 
 def kept_box(out: Path) -> tuple[TeacherCodes, Card] | None:

@@ -2,7 +2,7 @@
 
 After vector-quantised knowledge distillation (BEiT v2, Peng et al., 2022), whose codes restore a teacher's map: here
 they are the map itself. One code at a position, several (each codes what those before it left; RQ-VAE, Lee et al.,
-2022), or channels rounded to levels (FSQ, Mentzer et al., 2023).
+2022), channels rounded to levels together (FSQ, Mentzer et al., 2023) or each by itself (rounded.py).
 
 B batch | H, W pixels | h, w code grid | P positions | D channels of the teacher | C code dim | K codes
 G codes of a position
@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from math import prod
+from dataclasses import dataclass, field, replace
+from math import inf, prod
 from typing import Literal
 
 import numpy as np
@@ -27,12 +27,13 @@ from tilework.data.images import Frame, attempt, decode_image
 from tilework.data.open_images import Images
 from tilework.models.efficientnet_lite import EfficientnetLite0Config
 from tilework.models.model import ModelConfig
-from tilework.models.teacher import Channels, build_teacher
+from tilework.models.teacher import Channels, Teacher, build_teacher
 from tilework.tokenizers.error_diffusion import diffuse
 from tilework.tokenizers.fsq import FsqQuantiser
 from tilework.tokenizers.kmeans import kmeans
 from tilework.tokenizers.quantise import NearestQuantiser, Quantiser, best
 from tilework.tokenizers.residual import ResidualQuantiser
+from tilework.tokenizers.rounded import RoundedQuantiser, evenly_spaced
 from tilework.tokenizers.tokenizer import Tokenizer
 
 POINTS = 50_000  # that k-means looks at
@@ -58,8 +59,9 @@ class TeacherCodesConfig(ModelConfig):
     codes: int = 512
     depth: int = 1  # codes of a position
     diffusion: bool = True  # hand on what a code misses
-    quantiser: Literal["nearest", "fsq"] = "nearest"
+    quantiser: Literal["nearest", "fsq", "rounded"] = "nearest"
     levels: tuple[int, ...] = ()  # of FSQ: code_dim of them, whose product is codes
+    step: float = 0.85  # of rounded: how far apart the codes of a channel are, in its deviations
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> TeacherCodes:
         """The tokenizer; images may have any size that is a multiple of the patch, unless the teacher has its own."""
@@ -97,6 +99,11 @@ def _quantiser(config: TeacherCodesConfig) -> Quantiser:
             what = f"levels {config.levels} for {config.depth} of {config.codes} codes of {config.code_dim} dims"
             raise ConfigError(what, "set code_dim to their number, codes to their product, depth to 1")
         return FsqQuantiser(config.levels)
+    if config.quantiser == "rounded":
+        if config.depth != 1 or not 0 < config.step < inf:
+            what = f"depth {config.depth} and steps of {config.step:g} deviations for channels that are rounded"
+            raise ConfigError(what, "set depth=1 and a step above 0: each channel has one code")
+        return RoundedQuantiser(config.codes, config.code_dim)
     if config.depth == 1:
         return NearestQuantiser(config.codes, config.code_dim)
     return ResidualStack(config.codes, config.code_dim, config.depth)
@@ -108,10 +115,11 @@ class TeacherCodes(Tokenizer):
     centre: Tensor
     directions: Tensor
 
-    def __init__(self, config: TeacherCodesConfig) -> None:
+    def __init__(self, config: TeacherCodesConfig, teacher: Teacher | None = None) -> None:
+        """teacher: one that is at hand; None: a new one, whose weights are still to be loaded."""
         super().__init__()
         self.config = config
-        self.teacher = build_teacher(config.teacher, config.stage, config.size, config.mean, config.std)
+        self.teacher = teacher or build_teacher(config.teacher, config.stage, config.size, config.mean, config.std)
         with torch.no_grad():
             seen = self.teacher(torch.zeros(1, 3, *config.size))
         self.channels = seen.shape[1]
@@ -123,7 +131,7 @@ class TeacherCodes(Tokenizer):
             size, grid = (f"{rows}x{columns}" for rows, columns in (config.size, seen.shape[2:]))
             raise ConfigError(f"a teacher's map of {grid} for images of {size}", f"give multiples of {self.patch} px")
         self.size = config.size if config.fixed else None
-        self.stacked = config.depth > 1
+        self.stacked = config.depth > 1 or config.quantiser == "rounded"
         self.register_buffer("centre", torch.zeros(self.channels))
         self.register_buffer("directions", torch.eye(config.code_dim, self.channels))  # (C, D)
         self.quantiser = _quantiser(config)
@@ -132,7 +140,7 @@ class TeacherCodes(Tokenizer):
     @property
     def stack(self) -> int:
         """Codes of a position."""
-        return self.config.depth
+        return self.config.code_dim if self.config.quantiser == "rounded" else self.config.depth
 
     def map(self, pixels: Tensor) -> Tensor:
         """The teacher's map. pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, D)."""
@@ -153,7 +161,7 @@ class TeacherCodes(Tokenizer):
 
     def nearest(self, features: Tensor) -> Tensor:
         """Codes of maps, (B, h, w) int64, or (B, h, w, G)."""
-        if not self.config.diffusion or self.config.quantiser == "fsq":
+        if not self.config.diffusion or self.config.quantiser != "nearest":
             return self.quantiser.nearest(features)
         if isinstance(self.quantiser, ResidualStack):
             return diffuse(features, self.quantiser.nearest, self.quantiser.added)
@@ -165,6 +173,8 @@ class TeacherCodes(Tokenizer):
         """Code vectors; of several codes side by side. ids: (B, h, w) or (B, h, w, G); returns (B, h, w, G C)."""
         if not self.stacked:
             return F.embedding(ids.long(), self.codebook)
+        if isinstance(self.quantiser, RoundedQuantiser):
+            return self.quantiser.values(ids)
         parts = self.codebook.chunk(self.config.depth, 1)
         return torch.cat([F.embedding(ids[..., g].long(), part) for g, part in enumerate(parts)], -1)
 
@@ -176,11 +186,7 @@ class TeacherCodes(Tokenizer):
             raise ConfigError(f"codes of {tuple(table.shape)} for {depth} x {self.config.code_dim} channels",
                               "give those of the same kind of tokenizer")  # fmt: skip
         table = table.unflatten(1, (depth, -1)).transpose(0, 1).flatten(0, 1)  # (G K, C)
-        new: Quantiser = (
-            NearestQuantiser(len(codebook), self.config.code_dim)
-            if depth == 1
-            else ResidualStack(len(codebook), self.config.code_dim, depth)
-        )
+        new = _quantiser(replace(self.config, codes=len(codebook)))
         new.get_parameter("embedding.weight").data = table.clone()
         self.quantiser = new.to(self.centre.device).requires_grad_(False)
         return self
@@ -202,10 +208,15 @@ def fit_projection(tokenizer: TeacherCodes, maps: Tensor) -> None:
 
 @torch.no_grad()
 def fit_codes(tokenizer: TeacherCodes, features: Tensor, seed: int = 0) -> None:
-    """k-means of features, depth by depth; vectors are rounded to float16, as stores keep them. features: (..., C)."""
+    """k-means of features, depth by depth, vectors rounded to float16 as stores keep them; or what channels are
+    rounded to. features: (..., C)."""
     if tokenizer.config.quantiser == "fsq":
         return
     points = features.reshape(-1, features.shape[-1])
+    if tokenizer.config.quantiser == "rounded":
+        table = evenly_spaced(points, tokenizer.config.codes, tokenizer.config.step)
+        tokenizer.quantiser.get_parameter("embedding.weight").copy_(table)
+        return
     with torch.random.fork_rng(devices=[]):  # the same codes of the same images
         torch.manual_seed(seed)
         left = points[torch.randperm(len(points))[:POINTS].to(points.device)]

@@ -127,11 +127,13 @@ class Card:
     origin: str = ""
     place: Path | None = None  # its directory
     encoder: str = ""  # SHA-256 of the weights of the tokenizer in the box, where codes of other images replace its own
+    form: str = ""  # of those codes, where they are not of a grid
 
     @property
     def made_by(self) -> dict[str, str]:
         """What a store says of its tokenizer."""
-        return {"name": self.name, "sha256": self.sha256, **({"encoder": self.encoder} if self.encoder else {})}
+        more = {key: value for key, value in (("encoder", self.encoder), ("form", self.form)) if value}
+        return {"name": self.name, "sha256": self.sha256, **more}
 
     @property
     def preprocessing(self) -> str:

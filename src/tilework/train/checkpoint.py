@@ -8,7 +8,7 @@ checkpoints/best             name of the one with the best validation figure
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from tilework.core.errors import DamageError, TileworkError
 from tilework.core.files import crc32c, new_directory, sha256, write
 from tilework.core.sealed import read_json, write_sealed
+from tilework.train.sharded import divided_like, gathered
 
 VERSION = 1
 M = TypeVar("M", bound=nn.Module)
@@ -28,15 +29,18 @@ def save_checkpoint(
     root: Path,
     step: int,
     objective: nn.Module,
-    optimiser: torch.optim.Optimizer,
+    slots: Mapping[str, Tensor],
     ema: nn.Module | None,
     keep: int,
     best: bool = False,
 ) -> None:
-    """Write a checkpoint, point `latest` at it, and `best` if it is; remove older ones but the best."""
+    """Write a checkpoint, point `latest` at it, and `best` if it is; remove older ones but the best.
+
+    slots: state of the optimiser, as `optimiser_tensors` gives it.
+    """
     name = f"step-{step:08d}"
     with new_directory(root / name, replace=True) as folder:
-        parts = {"objective": objective.state_dict(), "optimiser": _optimiser_tensors(optimiser)}
+        parts = {"objective": objective.state_dict(), "optimiser": slots}
         if ema is not None:
             parts["ema"] = ema.state_dict()
         for part, tensors in parts.items():
@@ -79,16 +83,12 @@ def _named(pointer: Path) -> Path | None:
     return path
 
 
-def load_checkpoint(
-    path: Path, objective: nn.Module, optimiser: torch.optim.Optimizer | None, ema: nn.Module | None
-) -> int:
-    """Restore model, optimiser and averaged weights; returns the number of steps taken."""
+def load_checkpoint(path: Path, objective: nn.Module, ema: nn.Module | None) -> int:
+    """Restore model and averaged weights; returns the number of steps taken."""
     state = _state(path)
     _fill(objective, _tensors(path, "objective", state), path)
     if ema is not None:
         _fill(ema, _tensors(path, "ema", state), path)
-    if optimiser is not None:
-        _restore_optimiser(optimiser, _tensors(path, "optimiser", state), path)
     return int(state["step"])
 
 
@@ -140,7 +140,7 @@ def _tensors(path: Path, part: str, state: dict[str, Any]) -> dict[str, Tensor]:
     return load(file.read_bytes())
 
 
-def _once(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _once(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Every tensor once, under its first name: objectives share their model, and weights may be tied."""
     first: dict[tuple[int, torch.Size], str] = {}
     for name, value in tensors.items():
@@ -159,17 +159,29 @@ def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     module.load_state_dict(tensors, strict=False)  # what has a second name is the same memory
 
 
-def _optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimiser_tensors(optimiser: torch.optim.Optimizer, keep: bool = True) -> dict[str, Tensor]:
+    """State of an optimiser by number of the parameter; all processes take part where it is divided among them.
+
+    keep: whether this process needs it.
+    """
     state = optimiser.state_dict()["state"]
-    return {f"{i}.{key}": value for i, slots in state.items() for key, value in slots.items() if value is not None}
+    found: dict[str, Tensor] = {}
+    for number, slots in sorted(state.items()):  # in the same order everywhere: files do not keep one
+        for key, value in sorted(slots.items()):
+            if value is not None:
+                whole = gathered(value)
+                if keep:
+                    found[f"{number}.{key}"] = whole if whole is value else whole.cpu()
+    return found
 
 
-def _restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
+def load_optimiser(path: Path, optimiser: torch.optim.Optimizer) -> None:
+    """Restore the state of an optimiser; one that is divided among processes takes its part of it."""
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
+    for name, value in _tensors(path, "optimiser", _state(path)).items():
         number, _, key = name.partition(".")
-        state.setdefault(int(number), {})[key] = value
-    count = sum(len(group["params"]) for group in optimiser.param_groups)
-    if any(number >= count for number in state):
-        raise DamageError(f"{path} is a checkpoint of another optimiser", "start again with another --out")
+        if int(number) >= len(parameters):
+            raise DamageError(f"{path} is a checkpoint of another optimiser", "start again with another --out")
+        state.setdefault(int(number), {})[key] = divided_like(value, parameters[int(number)])
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -24,16 +24,24 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tilework.augment import AnyStep, apply_all
 from tilework.core.batch import Batch
 from tilework.core.distributed import World
-from tilework.core.errors import ConfigError, Stopped, TrainingError
+from tilework.core.errors import Stopped, TrainingError
 from tilework.core.memory import keep_freed_memory
 from tilework.core.rng import Draws, step_seed
 from tilework.data import Loader, Source
 from tilework.objectives import Objective
 from tilework.train.best import Best
-from tilework.train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from tilework.train.checkpoint import (
+    latest_checkpoint,
+    load_checkpoint,
+    load_optimiser,
+    optimiser_tensors,
+    save_checkpoint,
+)
+from tilework.train.execution import check_execution, recompute_blocks
 from tilework.train.log import Bar, RunLog, notice, read_log
 from tilework.train.optim import build_optimiser
 from tilework.train.settings import FitConfig
+from tilework.train.sharded import Sharded, check_sharding, gathered
 
 FIRST = 20  # losses at the start, whose mean later ones are compared with
 EXPLODED = 3.0  # times that mean
@@ -100,26 +108,31 @@ class Fit:
 
     def __init__(self, job: Job) -> None:
         config, world = job.config, job.world
-        if config.batch < world.size * config.accumulate:
-            raise ConfigError(
-                f"fit.batch={config.batch} has no sample for each of {world.size} processes x "
-                f"{config.accumulate} accumulation steps",
-                f"use {world.size * config.accumulate} or more, or fewer processes",
-            )
         self.job, self.config, self.world = job, config, world
         if world.device.type == "cpu":
             keep_freed_memory()
+        check_execution(config, world.size)
+        if config.shard:
+            check_sharding(job.objective)
         if world.size > 1 and world.device.type == "cuda":  # CPU processes keep statistics of their own
             nn.SyncBatchNorm.convert_sync_batchnorm(job.objective)
-        self.objective = job.objective.to(world.device)
-        self.optimiser = build_optimiser(self.objective, config.optim)
-        self.ema = (
-            AveragedModel(self.objective.model, multi_avg_fn=get_ema_multi_avg_fn(config.ema)) if config.ema else None
-        )
+        self.whole = self.objective = job.objective.to("cpu" if config.shard else world.device)
+        average = get_ema_multi_avg_fn(config.ema) if config.ema else None
+        self.whole_ema = self.ema = AveragedModel(self.whole.model, multi_avg_fn=average) if average else None
         checkpoint = latest_checkpoint(job.out / "checkpoints")
-        self.start = load_checkpoint(checkpoint, self.objective, self.optimiser, self.ema) if checkpoint else 0
+        self.start = load_checkpoint(checkpoint, self.whole, self.whole_ema) if checkpoint else 0
+        self.sharded = Sharded(self.whole, self.whole_ema, world) if config.shard else None
+        if self.sharded is not None:
+            self.objective, self.ema = self.sharded.objective, self.sharded.ema
+        self.optimiser = build_optimiser(self.objective, config.optim)
+        if checkpoint:
+            load_optimiser(checkpoint, self.optimiser)
+        if config.activation_checkpointing:
+            recompute_blocks(self.objective.model)
+        if config.compile:
+            self.objective.model.compile()
         self.wrapped: nn.Module = self.objective
-        if world.size > 1:
+        if world.size > 1 and self.sharded is None:
             self.wrapped = DistributedDataParallel(self.objective)
         pin = world.device.type == "cuda"
         self.loader = Loader(
@@ -152,7 +165,7 @@ class Fit:
     @property
     def evaluated(self) -> nn.Module:
         """The model that evaluation and export use."""
-        return self.ema.module if self.ema is not None else self.objective.model
+        return self.whole_ema.module if self.whole_ema is not None else self.whole.model
 
     def run(self) -> Result:
         """Train to the end, or until stopped."""
@@ -200,12 +213,11 @@ class Fit:
         parts = _split(batch.to(self.world.device), config.accumulate)
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            wait = nullcontext() if last or self.world.size == 1 else self.wrapped.no_sync()  # type: ignore[operator]
             draws = Draws(config.seed, epoch, part.index, step, self.total)
             weight = len(part.index) * self.world.size / config.batch  # gradients are averaged over processes
             bf16 = config.precision == "bf16"
             part = apply_all(self.job.augment, part, draws)  # in full precision
-            with wait, torch.autocast(self.world.device.type, torch.bfloat16, enabled=bf16):
+            with self._apart(last), torch.autocast(self.world.device.type, torch.bfloat16, enabled=bf16):
                 out = self.wrapped(part, draws)
                 (out["loss"] * weight).backward()
             for name, value in out.items():
@@ -214,6 +226,7 @@ class Fit:
         norm = torch.nn.utils.get_total_norm(gradients)  # the same in every process: gradients are averaged by now
         if config.optim.clip:
             torch.nn.utils.clip_grads_with_norm_(self.objective.parameters(), config.optim.clip, norm)
+        norm = gathered(norm)
         factor = self._set_rate(step)
         self.optimiser.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
         self.optimiser.step()
@@ -221,6 +234,14 @@ class Fit:
         if self.ema is not None:
             self.ema.update_parameters(self.objective.model)
         self.pending.append((step, {**logged, "norm": norm, "lr": torch.tensor(factor * config.optim.lr)}))
+
+    def _apart(self, last: bool) -> AbstractContextManager[None]:
+        """Processes exchange gradients after the last part of a batch only."""
+        if self.sharded is not None:
+            self.sharded.sync(last)
+        elif isinstance(self.wrapped, DistributedDataParallel) and not last:
+            return self.wrapped.no_sync()
+        return nullcontext()
 
     def _set_rate(self, step: int) -> float:
         schedule = self.config.schedule
@@ -246,16 +267,22 @@ class Fit:
         stopping = looks and self.world.any(bool(stop))
         due = done % config.save_every == 0 if config.save_every else epoch_ends
         if due or best or stopping or done == self.total or self.gives_up:
-            if self.world.leads:
-                folder = self.job.out / "checkpoints"
-                save_checkpoint(folder, done, self.objective, self.optimiser, self.ema, config.keep, best)
-                self.job.saved()
-            self.world.wait()
+            self._save(done, best)
         if stopping and done < self.total:
             raise Stopped(
                 f"stopped after step {done} of {self.total}, checkpoint in {self.job.out}",
                 "repeat the command to resume",
             )
+
+    def _save(self, done: int, best: bool) -> None:
+        if self.sharded is not None:
+            self.sharded.gather()
+        slots = optimiser_tensors(self.optimiser, self.world.leads)
+        if self.world.leads:
+            folder = self.job.out / "checkpoints"
+            save_checkpoint(folder, done, self.whole, slots, self.whole_ema, self.config.keep, best)
+            self.job.saved()
+        self.world.wait()
 
     def _read_pending(self, done: int) -> None:
         """Copy losses of past steps to the host and log them; count skipped steps."""
@@ -307,7 +334,8 @@ class Fit:
 
     def _evaluate(self, done: int, log: bool = True) -> None:
         if self.job.evaluate is not None:
-            self.metrics = self.job.evaluate(self.evaluated)
+            with nullcontext() if self.sharded is None else self.sharded.gathered():
+                self.metrics = self.job.evaluate(self.evaluated)
             shown = {logged_name(name): round(value, 6) for name, value in self.metrics.items()}
             if log:
                 self.log.write(step=done, epoch=done // self.loader.steps, **shown)

@@ -77,6 +77,10 @@ class FitConfig:
     lanes: int = 16  # shards read at a time by all processes together, where they are read one after another
     seed: int = 0  # of initial weights, data order and augmentation
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast
+    # how steps are computed, not what: a run may be resumed with others
+    shard: bool = field(default=False, compare=False)  # divide weights and optimiser among processes (FSDP2)
+    activation_checkpointing: bool = field(default=False, compare=False)  # compute blocks again instead of keeping them
+    compile: bool = field(default=False, compare=False)  # the network by torch.compile; needs a C++ compiler
     ema: float = 0.0  # decay of averaged weights, which evaluation and export use; 0: none
     evaluate_every: int = 1  # epochs between evaluations; 0: only after the last epoch, which is always evaluated
     evaluate_training: bool = False  # evaluate the training samples too, without augmentation; figures train_*

@@ -137,17 +137,18 @@ def checksums(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, out: np.n
 
 @jit
 def find_records(
-    data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, edges: np.ndarray, crcs: np.ndarray, group: int,
+    data: np.ndarray, bounds: np.ndarray, edges: np.ndarray, crcs: np.ndarray, group: int,
     local: np.ndarray, found_starts: np.ndarray, found_sizes: np.ndarray,
 ) -> int:  # fmt: skip
     """Where records lie, their groups compared with their CRC32C: 0 if one differs, else -1.
 
-    starts, sizes: of all records; edges: (G + 1,) of groups; crcs: (G,); local, found_starts, found_sizes: (B,).
+    bounds: where records begin, and the end of the last, (N + 1,); edges: (G + 1,) of groups; crcs: (G,);
+    local, found_starts, found_sizes: (B,).
     """
     groups, count, last = np.empty(len(local), np.int64), 0, -1
     for i in range(len(local)):
         k = local[i]
-        found_starts[i], found_sizes[i] = starts[k], sizes[k]
+        found_starts[i], found_sizes[i] = bounds[k], np.int64(bounds[k + 1]) - np.int64(bounds[k])
         if k // group != last:
             last = k // group
             groups[count] = last
