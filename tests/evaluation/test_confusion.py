@@ -30,7 +30,9 @@ def test_counts_and_classes_are_a_slow_loop() -> None:
 def test_it_is_that_of_the_classification() -> None:
     source, one = Answers(60), Confusion(CLASSES)
     evaluate(ask, source, (), [one], CPU, batch=60)
-    said = Classification(source.logits.softmax(1).numpy(), source.labels.numpy(), source.classes)
+    said = Classification(
+        source.logits.softmax(1).numpy(), source.labels.numpy(), source.classes, np.arange(len(source.labels))
+    )
     assert (one.counts.numpy() == said.confusion).all()
     counts = one.counts.sum(1).tolist()
     found = class_accuracy(one.counts).tolist()  # of absent classes nothing is known

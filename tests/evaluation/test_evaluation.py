@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from small_data import write_images
 from tilework.augment import Normalise
 from tilework.core.distributed import World
-from tilework.data import ImageSource
+from tilework.data import ImageFolder, ImageSource
+from tilework.data.streamed_images import StreamedImages
 from tilework.evaluation import Classification, classify, validate
 from tilework.layers.stems import PatchStemConfig
 from tilework.models import VitConfig
@@ -19,7 +21,9 @@ from tilework.objectives import Classify, Task
 
 def result() -> Classification:
     rng = np.random.default_rng(0)
-    return Classification(rng.random((40, 6)).astype(np.float32), rng.integers(0, 6, 40), tuple("abcdef"))
+    return Classification(
+        rng.random((40, 6)).astype(np.float32), rng.integers(0, 6, 40), tuple("abcdef"), np.arange(40)
+    )
 
 
 def test_top_k_is_a_slow_loop() -> None:
@@ -53,3 +57,14 @@ def test_batch_size_does_not_matter(images: Path) -> None:
     one = classify(model, source, (Normalise(),), world.device, batch=5)
     assert one.top(1) == pytest.approx(whole["top1"])
     assert one.labels.tolist() == source.folder.labels.tolist()
+
+
+def test_rows_name_their_samples_where_some_cannot_be_decoded(tmp_path: Path) -> None:
+    """A streamed folder leaves broken images out: the row after one is not the next sample."""
+    folder = ImageFolder.open(write_images(tmp_path / "images", count=4))
+    folder.paths[1].write_bytes(b"no image")
+    source = StreamedImages.open(folder, (32, 32), 0.5, "cover", "images")
+    model = VitConfig(width=16, depth=1, heads=2, stem=PatchStemConfig(patch=16)).build(3, (32, 32), 3)
+    found = classify(model, source, (Normalise().build(None),), torch.device("cpu"))
+    assert found.numbers.tolist() == [0, *range(2, 12)]
+    assert found.labels.tolist() == folder.labels[found.numbers].tolist()

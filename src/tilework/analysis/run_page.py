@@ -136,7 +136,7 @@ def _classifier(page: Page, trained: Trained, data: Location, wanted: Wanted) ->
         page.text("There are none.")
     else:
         tokenizer = wanted.tokenizer or trained.tokenizer
-        samples = samples_of(opened.source, wrong.tolist(), tokenizer, wanted.images)
+        samples = samples_of(opened.source, found.numbers[wrong].tolist(), tokenizer, wanted.images)
         page.cards([_mistake(found, i, s.key, s.pictures) for i, s in zip(wrong.tolist(), samples, strict=True)])
         if any(s.codes is not None and s.photograph is None for s in samples):
             page.text(

@@ -18,7 +18,7 @@ from tilework.core.batch import Batch
 from tilework.core.distributed import World
 from tilework.data import Source
 from tilework.evaluation.confusion import class_accuracy, count_pairs
-from tilework.evaluation.evaluator import Evaluator
+from tilework.evaluation.evaluator import INDEX, Evaluator
 from tilework.evaluation.loop import evaluate
 from tilework.models import Output
 
@@ -30,6 +30,7 @@ class Classification:
     probabilities: np.ndarray  # (N, K) float32
     labels: np.ndarray  # (N,) int64
     classes: tuple[str, ...]
+    numbers: np.ndarray  # (N,) int64, of the samples in the data, where those that cannot be decoded are left out
 
     def top(self, k: int) -> float:
         """Share of samples whose label is among the k most probable classes."""
@@ -75,8 +76,8 @@ class Classified(Evaluator[Output]):
 
     def result(self) -> Classification:
         """In the order of the data."""
-        probabilities, labels = (self.rows(name).cpu().numpy() for name in ("probabilities", "labels"))
-        return Classification(probabilities, labels, self.classes)
+        probabilities, labels, numbers = (self.rows(name).cpu().numpy() for name in ("probabilities", "labels", INDEX))
+        return Classification(probabilities, labels, self.classes, numbers)
 
     def compute(self) -> dict[str, float]:
         """Top-1 and top-5 accuracy."""

@@ -356,7 +356,8 @@ class FolderStart:
         judged = model.on(self._lists[1], pick_device(self.device))
         found = classify(model.classifier, judged.source, judged.steps, pick_device(self.device))
         assert isinstance(judged.source, ImageSource)
-        right = dict(zip(judged.source.folder.keys, (found.predicted == found.labels).tolist(), strict=True))
+        keys = [judged.source.folder.key(number) for number in found.numbers.tolist()]
+        right = dict(zip(keys, (found.predicted == found.labels).tolist(), strict=True))
         return {PIXELS: _digits([right.get(key, False) for key in Store(self._store("val")).column("key")])}
 
     def _evaluate(self, device: torch.device) -> Classification:
