@@ -24,7 +24,7 @@ del sys.path[0]  # this folder: its tokenize.py would hide Python's own
 import argparse
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -55,6 +55,7 @@ from tilework.tokenizers import DecodeEncode, Tokenizer, VitVqganConfig, load_to
 
 CPU = World(0, 1, torch.device("cpu"))
 GRID, CROP, CLASSES = 32, 28, 1000
+BATCH = {"s": 8, "b": 4}  # by network
 KINDS = {
     "flip": Geometry(crop=0.0, flip=1.0, turn=0.0),
     "affine": Geometry(crop=0.0, flip=0.0, turn=1.0),
@@ -153,7 +154,7 @@ def codes(count: int, codebook: Tensor, side: int = GRID) -> Batch:
     return Batch(ids, Target.hard(torch.arange(count)), torch.arange(count))
 
 
-def costs(folder: Path, pairs: int) -> dict[str, Any]:
+def costs(folder: Path, pairs: int, sizes: Sequence[str] = ("s", "b")) -> dict[str, Any]:
     """Step ratios at the sizes of the paper."""
     config = VitVqganConfig()
     tokenizer = config.build(3, (8 * GRID, 8 * GRID), 0)
@@ -165,7 +166,7 @@ def costs(folder: Path, pairs: int) -> dict[str, Any]:
     adapt = TokenAdapt(adapter=str(folder / "token_adapt")).build(Codebook.of(codebook))
     through = DecodeEncode(tokenizer=str(folder / "vit_vqgan")).build(Codebook.of(codebook))
     step_ratio: dict[str, list[float]] = {}
-    for name, count in (("s", 8), ("b", 4)):
+    for name, count in ((size, BATCH[size]) for size in sizes):
         batch = codes(count, codebook)
         model = vit(f"vit_{name}").build(codebook.shape[1], (CROP, CROP), CLASSES)
         objective = Classify(model)
@@ -176,7 +177,7 @@ def costs(folder: Path, pairs: int) -> dict[str, Any]:
             three = stepper(objective, through, batch)
             step_ratio["decode_augment_encode"] = ratios(three, two, max(3, pairs // 5))
     mtm: dict[str, list[float]] = {}
-    for name, count in (("s", 8), ("b", 4)):
+    for name, count in ((size, BATCH[size]) for size in sizes):
         batch = codes(count, codebook, CROP)
         steps = []
         for ratio in (0.75, 0.001):
@@ -196,13 +197,14 @@ def main() -> None:
     parser.add_argument("--adapter", type=Path)
     parser.add_argument("--limit", type=int, default=2000, help="images to count and to measure on")
     parser.add_argument("--pairs", type=int, default=15, help="of steps that costs are measured by; 0: no costs")
+    parser.add_argument("--sizes", nargs="+", choices=BATCH, default=list(BATCH), help="of networks: ViT-S, ViT-B")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         tokenizer, adapter = trained(options.images, options.tokenizer, options.adapter, Path(folder))
         agreement = agreements(options.images, tokenizer, adapter, options.limit)
-        measured = costs(Path(folder), options.pairs) if options.pairs else {}
+        measured = costs(Path(folder), options.pairs, options.sizes) if options.pairs else {}
     quartiles = {part: {name: q[1:] for name, q in found.items()} for part, found in measured.items()}
     medians = {part: {name: q[0] for name, q in found.items()} for part, found in measured.items()}
     result = {"agreement": agreement, **medians, "quartiles": quartiles}

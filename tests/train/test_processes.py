@@ -64,4 +64,4 @@ def test_sigterm_outside_of_training_ends_with_75_too(tmp_path: Path) -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 75
-    assert ended.stderr == "tilework: stopped by a signal: repeat the command to resume\n"
+    assert ended.stderr == "tilework: stopped by a signal\n"

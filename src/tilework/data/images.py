@@ -279,7 +279,7 @@ def _walk(folder: str) -> Iterator[str]:
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(entry.path)
         elif entry.is_file():
-            if not entry.name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in entry.name):
+            if not entry.path.isascii() and any("\ud800" <= letter <= "\udfff" for letter in entry.path):
                 raise InputError(f"a name is not UTF-8: {entry.path!a}", "rename it")  # bytes that are no letters
             yield entry.path
 

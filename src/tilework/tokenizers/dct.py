@@ -10,6 +10,7 @@ B batch | H, W pixels | h, w blocks | Z coefficients kept of each channel | G = 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -104,7 +105,11 @@ class Dct(Tokenizer):
         for name, table in (("step", step), ("unit", unit)):
             self.register_buffer(name, table.flatten(1)[:, self._order].flatten().float())
         self.register_buffer("basis", basis.float(), persistent=False)
-        self.reach = round(LARGEST / float(self.step.min()))  # largest value of a code
+
+    @cached_property
+    def reach(self) -> int:
+        """Largest value of a code."""
+        return round(LARGEST / float(self.step.min()))
 
     @property
     def codebook(self) -> Tensor:
