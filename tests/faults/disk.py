@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from faults.kills import WORKS, Work, _finish, undisturbed
+from faults.kills import WORKS, Work, finish, undisturbed
 from faults.matrix import ROWS, Row, Trials
 from faults.processes import ended, launch
 from faults.things import make_run
@@ -85,7 +85,7 @@ def errors(work: Work, count: int, rng: np.random.Generator, folder: Path) -> Tr
         if code not in (0, 7) or "Traceback" in told:  # 0: it makes fewer calls
             trouble: str | None = f"exit code {code}: {told[-300:]}"
         else:
-            trouble = _finish(work, folder / "data", place / "out", whole, log)
+            trouble = finish(work, folder / "data", place / "out", whole, log)
         yield trouble and f"{work.name}, {name} at call {at}{', short write' if short else ''}: {trouble}"
         shutil.rmtree(place)
 

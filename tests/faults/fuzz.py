@@ -27,7 +27,7 @@ import pyarrow
 import pyarrow.parquet
 import yaml
 from PIL import Image
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from faults.matrix import ROWS, Row, Trials
 from faults.things import (
@@ -110,7 +110,7 @@ class Parser:
     """A reader of untrusted files. write: a senseless variant into a folder that `make` filled."""
 
     name: str
-    make: Callable[[Path], None]
+    make: Callable[[Path], object]
     write: Callable[[Path, np.random.Generator], None]
     read: Callable[[Path], Any]
 
@@ -202,8 +202,6 @@ def weights(file: str, card: str, key: str) -> Callable[[Path, np.random.Generat
     kinds = [np.float32, np.float16, np.int8, np.int64, np.bool_]
 
     def write(folder: Path, rng: np.random.Generator) -> None:
-        from safetensors.numpy import load
-
         place = folder / file
         kept = place.with_suffix(".kept")
         if not kept.exists():
@@ -366,7 +364,7 @@ PARSERS = (
         lambda f: read_run(f / "run"),
     ),
     Parser(
-        "COCO JSON", lambda f: (write_objects(f), None)[1], of_json("instances.json", False),
+        "COCO JSON", write_objects, of_json("instances.json", False),
         lambda f: _read_objects(f / "instances.json"),
     ),
     Parser("VOC XML", _voc, xml_boxes, lambda f: _read_objects(f / "ImageSets/Main/train.txt")),

@@ -19,15 +19,13 @@ from faults.things import make_tokenizer
 from small_data import write_images, write_pairs, write_store
 from small_runs import SETTINGS
 
-SMALL = ["model.width=16", "model.heads=2", "model.depth=1", "fit.epochs=0", "fit.batch=6"]
-
 
 @dataclass(frozen=True)
 class Work:
     """A command that is repeated after it was killed. data: made once; words: of the command, for data and output."""
 
     name: str
-    data: Callable[[Path], None]
+    data: Callable[[Path], object]
     words: Callable[[Path, Path], list[str]]
     result: Callable[[Path], bool] = lambda file: True  # which files of the output must be the same
 
@@ -69,12 +67,12 @@ def _from_stores(command: list[str], more: list[str], data: Path, out: Path) -> 
 
 
 WORKS = (
-    Work("training", lambda root: (write_store(root / "x.tok"), None)[1], _train, weights),
+    Work("training", lambda root: write_store(root / "x.tok"), _train, weights),
     Work("tokenize", images_and_tokenizer, _tokenize),
     Work("convert", two_stores, partial(_from_stores, ["convert"], ["--codec", "rans"])),
     Work("merge", two_stores, partial(_from_stores, ["merge"], ["{data}/y.tok", "--prefix", "a/", "b/"])),
     Work("subset", two_stores, partial(_from_stores, ["subset"], ["--fraction", "0.4"])),
-    Work("dense training", lambda root: (write_pairs(root / "pairs"), None)[1], _dense, weights),
+    Work("dense training", lambda root: write_pairs(root / "pairs"), _dense, weights),
 )
 
 
@@ -109,12 +107,13 @@ def kills(work: Work, count: int, rng: np.random.Generator, folder: Path) -> Tri
                 after = float(rng.uniform(0.02, 1)) * seconds
                 when.append(f"after {after:.2f} of {seconds:.2f} s")
                 killed_after(work.words(data, out), log, after)
-        trouble = _finish(work, data, out, whole, log)
+        trouble = finish(work, data, out, whole, log)
         yield trouble and f"{work.name}, killed {', '.join(when)}: {trouble}"
         shutil.rmtree(place)
 
 
-def _finish(work: Work, data: Path, out: Path, whole: dict[str, str], log: Path) -> str | None:
+def finish(work: Work, data: Path, out: Path, whole: dict[str, str], log: Path) -> str | None:
+    """Repeat a command to its end; what is wrong then, if anything."""
     code = ended(launch(work.words(data, out), log))
     if code == 7 and work.words(data, out)[0] != "train":  # a store that was whole already is not written again
         code = 0
@@ -146,7 +145,7 @@ def stops(with_signal: int, count: int, rng: np.random.Generator, folder: Path) 
         begun = time.monotonic()
         trouble = _stopped(child, with_signal)
         taken = time.monotonic() - begun
-        trouble = trouble or (f"took {taken:.0f} s" if taken > 30 else None) or _finish(work, data, out, whole, log)
+        trouble = trouble or (f"took {taken:.0f} s" if taken > 30 else None) or finish(work, data, out, whole, log)
         yield trouble and f"signal {with_signal}: {trouble}"
 
 
