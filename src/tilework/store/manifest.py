@@ -86,9 +86,9 @@ def read(root: Path) -> Manifest:
     path = root / NAME
     if not path.is_file():
         raise InputError(f"{root} is not a token store", f"it has no {NAME}; make one with 'tilework tokenize'")
-    if path.stat().st_size > LARGEST:
-        raise DamageError(f"{path} is larger than a manifest can be", "restore it")
-    try:
+    try:  # it may vanish meanwhile, when the store is replaced
+        if path.stat().st_size > LARGEST:
+            raise DamageError(f"{path} is larger than a manifest can be", "restore it")
         return parse(path.read_bytes(), str(root))
     except OSError as error:
         raise DamageError(f"{path} cannot be read", f"restore it ({error})") from error
