@@ -94,7 +94,8 @@ class RunDirectory:
     def settings(self) -> Run:
         """What was trained; settings that older versions did not have take their defaults."""
         file = self.path / SETTINGS
-        if (self.path / DATA).is_file() and read_json(self.path / DATA).get("settings", sha256(file)) != sha256(file):
+        known = read_json(self.path / DATA).get("settings") if (self.path / DATA).is_file() else None
+        if known not in (None, sha256(file)):  # runs of older versions have no hash of them
             raise DamageError(f"{file} was changed after the run began", "restore it")
         return _decoded(Run, file)
 
