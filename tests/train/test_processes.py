@@ -37,14 +37,15 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal for a dead parent is Linux's")
-def test_workers_end_when_their_launcher_is_killed(store: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["at once", "in training"])
+def test_workers_end_when_their_launcher_is_killed(store: Path, tmp_path: Path, when: str) -> None:
     out = tmp_path / "run"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = [sys.executable, *launcher, *command(store, out, 100_000)]
     running = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     workers: list[int] = []
     try:
-        wait_for(lambda: begun(out))
+        wait_for(lambda: begun(out) if when == "in training" else len(children_of(running.pid)) >= 2)
         workers = children_of(running.pid)
         assert len(workers) >= 2
         running.kill()
