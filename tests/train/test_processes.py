@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from small_runs import begun, children_of, command, wait_for
+from small_runs import alive, begun, children_of, command, wait_for
 
 
 def test_sigterm_saves_and_exits_with_75_and_goes_on(store: Path, tmp_path: Path) -> None:
@@ -27,13 +27,6 @@ def test_sigterm_saves_and_exits_with_75_and_goes_on(store: Path, tmp_path: Path
     saved = int((out / "checkpoints/latest").read_text().split()[0].removeprefix("step-"))
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert lines[-1]["step"] == saved
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal for a dead parent is Linux's")

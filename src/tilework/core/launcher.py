@@ -11,7 +11,7 @@ SIGNAL_AT_PARENTS_DEATH = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def end_with_launcher() -> None:
-    """A launcher killed outright leaves no worker behind: Linux ends this process with it, if it is a worker of torchrun."""
+    """Linux ends this process with its launcher, if torchrun has started it: one that is killed leaves no worker."""
     if sys.platform != "linux" or "TORCHELASTIC_RUN_ID" not in os.environ:
         return
     ctypes.CDLL(None).prctl(SIGNAL_AT_PARENTS_DEATH, signal.SIGKILL)

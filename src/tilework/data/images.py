@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeVar
+from typing import BinaryIO, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -64,6 +64,30 @@ class ImageBytes(io.BytesIO):
 
     def __repr__(self) -> str:
         return repr(self.name.rpartition("/")[2])
+
+
+class Images(Protocol):
+    """Encoded images in a fixed order, with names and labels."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Class numbers, (N,) int64."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in the order of their numbers."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The name of each image."""
+
+    def __len__(self) -> int: ...
+
+    def key(self, index: int) -> str:
+        """The name of one image."""
+
+    def files(self, index: Sequence[int]) -> Iterator[File]:
+        """What Pillow opens, for some images, one at a time."""
 
 
 @dataclass(frozen=True)
@@ -359,7 +383,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 class ImageSource:
     """Pixels of a folder at one size, small folders decoded once and kept in memory."""
 
-    folder: ImageFolder
+    folder: Images
     grid: tuple[int, int]  # H, W
     broken: tuple[Broken, ...] = ()
     stage: Stage = "pixels"
@@ -405,7 +429,7 @@ class ImageSource:
         )
 
     @staticmethod
-    def blank(folder: ImageFolder, size: tuple[int, int]) -> ImageSource:
+    def blank(folder: Images, size: tuple[int, int]) -> ImageSource:
         """The images of a folder without a look at them: all of them black."""
         return ImageSource(folder, size, _kept=np.broadcast_to(np.uint8(0), (len(folder), 3, *size)))
 
@@ -421,6 +445,10 @@ class ImageSource:
 
     def __len__(self) -> int:
         return len(self.folder)
+
+    def file(self, number: int) -> File:
+        """Of one image."""
+        return next(iter(self.folder.files([number])))
 
     def batch(self, index: np.ndarray) -> Batch:
         """x: (B, 3, H, W) uint8."""
@@ -445,7 +473,7 @@ class ImageSource:
         return [found[turn] for turn in range(len(index))]
 
     def _decode(self, number: int) -> np.ndarray:
-        return decode_image(self.folder.paths[number], self.grid, self.frame)
+        return decode_image(self.file(number), self.grid, self.frame)
 
 
 def fits_memory(images: int, size: tuple[int, int]) -> bool:

@@ -28,8 +28,7 @@ from torch import Tensor
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import write, write_json
 from tilework.data.detected import COLUMN, SIDES, ObjectFolder, pack_objects
-from tilework.data.images import Broken, Frame, ImageFolder, accepting, attempt, decode_image
-from tilework.data.open_images import Images
+from tilework.data.images import Broken, Frame, ImageFolder, Images, accepting, attempt, decode_image
 from tilework.data.pairs import PairFolder, image_sides
 from tilework.data.views import decode_views, sample_crops
 from tilework.store import Plan, Spool, seal, spool_of
