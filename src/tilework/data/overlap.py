@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def shared_images(train: Source, val: Source, looks: int = LOOKS) -> tuple[int, 
     return 0, 0
 
 
-def _shared_files(train: tuple[Path, ...], val: tuple[Path, ...]) -> tuple[int, int]:
+def _shared_files(train: Sequence[Path], val: Sequence[Path]) -> tuple[int, int]:
     some = [val[i] for i in _spread(len(val))]
     sizes = {path: path.stat().st_size for path in some}
     wanted = set(sizes.values())
