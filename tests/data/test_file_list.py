@@ -43,4 +43,4 @@ def test_a_file_takes_its_name_and_eight_bytes() -> None:
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(files) == count
-    assert held < (len(name) + 8 + 1) * count
+    assert held < 1.2 * (len(name) + 8) * count  # a little is kept for files to come

@@ -22,7 +22,7 @@ class FileList(Sequence[Path]):
         for name in names:
             text += os.fsencode(name)
             ends.append(len(text))
-        self.root, self._text, self._ends = root, bytes(text), np.array(ends)
+        self.root, self._text, self._ends = root, text, ends
 
     @staticmethod
     def of(root: Path, paths: Iterable[Path]) -> FileList:
@@ -36,7 +36,7 @@ class FileList(Sequence[Path]):
     def name(self, index: int) -> str:
         """Of one file, with '/' between its parts."""
         index = range(len(self))[index]
-        return os.fsdecode(self._text[self._ends[index] : self._ends[index + 1]])
+        return os.fsdecode(bytes(self._text[self._ends[index] : self._ends[index + 1]]))
 
     @overload
     def __getitem__(self, index: int) -> Path: ...
