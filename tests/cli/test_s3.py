@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,46 @@ def test_wrong_or_expired_keys_and_clocks_are_one_line(
         patch.setattr(botocore_auth, "get_current_datetime", lambda *a: real(*a) - datetime.timedelta(hours=2))
         s3fs.S3FileSystem.clear_instance_cache()
         assert "your clock" in error_of(capsys, "verify", f"{stored}/train.tok")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "reading", "writing"),
+    [
+        (400, "ExpiredToken", "check whether your keys have expired", "check whether your keys have expired"),
+        (404, "NoSuchBucket", "is not a token store", "there is no such bucket; make it"),
+    ],
+)
+def test_what_amazon_says_no_to_is_one_line(
+    bucket: str, store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    status: int, code: str, reading: str, writing: str,
+) -> None:  # fmt: skip
+    """SeaweedFS knows no keys that expire, and makes buckets by itself. A header alone is answered without a reason."""
+    asked: list[str] = []
+
+    class No(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # clients wait for its 'continue' before they send a file
+
+        def answer(self) -> None:
+            asked.append(self.path)
+            said = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said if self.command != "HEAD" else b"")
+
+        do_HEAD = do_GET = do_PUT = answer
+
+        def log_message(self, *line: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), No) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        s3fs.S3FileSystem.clear_instance_cache()
+        assert reading in error_of(capsys, "verify", f"{bucket}/train.tok")
+        assert len(asked) < remote.ATTEMPTS  # asking again would not help
+        assert writing in error_of(capsys, "convert", store, "--codec", "rans", "--out", f"{bucket}/out.tok")
+        server.shutdown()
 
 
 def test_what_is_not_there_is_one_line(bucket: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -468,6 +468,19 @@ def test_a_full_disk_is_not_blamed_on_the_network(server: FlakyServer, monkeypat
         store._remote._receive("shards/00000.tiles", file, Full(), time.monotonic())  # type: ignore[arg-type]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_a_full_disk_leaves_nothing_in_the_cache(
+    server: FlakyServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_at(server)
+    before = [path for path in cache.rglob("*") if not path.is_dir()]
+    monkeypatch.setattr(remote, "_reserve", lambda root, size, aside: aside.symlink_to("/dev/full"))
+    with pytest.raises(OutputError, match=r"cannot use the cache .*No space left on device; set TILEWORK_CACHE"):
+        store.batch([0])
+    assert [path for path in cache.rglob("*") if not path.is_dir()] == before
+    assert server.requests[SHARD] == 1  # the network is not asked again for it
+
+
 CHILD = """
 import sys
 import numpy as np

@@ -9,6 +9,7 @@ http and https need only Python; s3, gs and memory use fsspec, without its cache
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -321,6 +322,9 @@ def _reason(error: OSError | HTTPException, where: str, done: str) -> str:
     if isinstance(cause, PermissionError):
         said = f" ({cause})" if str(cause) else ""
         hint = f"access is denied{said}; check your keys, whether they have expired, and your clock"
+        raise InputError(f"{where} may not be {done}", hint) from error
+    if isinstance(cause, OSError) and cause.errno == errno.EINVAL:  # 400: what AWS answers to a key that has expired
+        hint = f"the server says '{cause.strerror}'; check whether your keys have expired, and the region"
         raise InputError(f"{where} may not be {done}", hint) from error
     if isinstance(cause, ssl.SSLCertVerificationError):
         raise InputError(f"{where} cannot be read", f"its certificate is not valid ({cause.verify_message})") from error
