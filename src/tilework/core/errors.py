@@ -17,7 +17,7 @@ EXIT_CODES = {
 }
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Line breaks and control characters, as names of files may hold them, as a terminal can show them."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
@@ -28,7 +28,7 @@ class TileworkError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, hint: str = "") -> None:
-        super().__init__(_printable(f"{what}: {hint}" if hint else what))
+        super().__init__(printable(f"{what}: {hint}" if hint else what))
         self.what = what
         self.hint = hint
 

@@ -26,6 +26,7 @@ from PIL import Image, ImageOps, features
 from tilework.core.batch import Batch, Stage, Target
 from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
+from tilework.core.files import has_control
 from tilework.data.label_file import INSIDE, LabelFile
 from tilework.data.label_file import SUFFIXES as LABEL_SUFFIXES
 from tilework.data.labels import UNLABELLED
@@ -129,6 +130,8 @@ class ImageFolder:
                 raise InputError(f"no such image: {path}", "give photographs, folders of them or a token store")
             files = list(_files(path)) if path.is_dir() else [path]
             images = [file for file in files if file.suffix.lower() in SUFFIXES]
+            for file in images:
+                _check_name(str(file))
             skipped.update(_kinds(file for file in files if file not in set(images)) if path.is_dir() else ())
             if not images:
                 ends = f"files ending in {', '.join(SUFFIXES)} are read"
@@ -201,6 +204,8 @@ def _refuse_unlabelled(path: Path, classes: Sequence[str] | None) -> None:
 
 def _open_classes(root: Path, tops: Sequence[str], classes: Sequence[str] | None, level: Level) -> ImageFolder:
     """Class folders; where they are nested, their first level or the folders that hold images."""
+    for name in tops:
+        _check_name(name)
     files = [(name, path) for name in tops for path in _walk(str(root / name))]
     images = [(name, path) for name, path in files if _ending(path) in SUFFIXES]
     if not images:
@@ -279,9 +284,17 @@ def _walk(folder: str) -> Iterator[str]:
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(entry.path)
         elif entry.is_file():
-            if not entry.path.isascii() and any("\ud800" <= letter <= "\udfff" for letter in entry.path):
-                raise InputError(f"a name is not UTF-8: {entry.path!a}", "rename it")  # bytes that are no letters
+            if not entry.path.isprintable() and _ending(entry.path) in SUFFIXES:
+                _check_name(entry.path)
             yield entry.path
+
+
+def _check_name(path: str) -> None:
+    """Refuse names that a label file cannot list, or that a terminal would obey."""
+    if any("\ud800" <= letter <= "\udfff" for letter in path):  # bytes that are no letters
+        raise InputError(f"a name is not UTF-8: {path!a}", "rename it")
+    if has_control(path):
+        raise InputError(f"a name has a control character: {path!r}", "rename it")
 
 
 def _ending(file: str) -> str:
