@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
-from math import ceil
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
 
@@ -25,7 +24,7 @@ from PIL import Image, ImageOps, features
 
 from tilework.core.batch import Batch, Stage, Target
 from tilework.core.codebook import Codebook
-from tilework.core.errors import InputError
+from tilework.core.errors import BrokenImagesError, InputError
 from tilework.core.files import has_control
 from tilework.data.label_file import INSIDE, LabelFile
 from tilework.data.label_file import SUFFIXES as LABEL_SUFFIXES
@@ -482,16 +481,12 @@ def decode_all(
                 yield i, image
             progress(i + 1, len(folder))
     if len(broken) == len(folder) or len(broken) > max_broken * len(folder):
-        raise InputError(
+        raise BrokenImagesError(
             f"{len(broken)} of {len(folder)} images in {folder.root} cannot be read "
             f"(first: {broken[0].path}: {broken[0].reason})",
-            "repair or remove them" + accepting("max_broken=", broken, len(folder)),
+            broken=len(broken),
+            total=len(folder),
         )
-
-
-def accepting(setting: str, broken: Sequence[Broken], total: int) -> str:
-    """What to add to a hint: the setting by which so many unreadable images are accepted."""
-    return "" if len(broken) == total else f", or accept them with {setting}{ceil(100 * len(broken) / total) / 100:g}"
 
 
 def attempt(path: File | None, decode: Callable[[], T]) -> T | str:
