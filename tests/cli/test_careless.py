@@ -108,7 +108,7 @@ CASES: dict[str, tuple[Words, int, str]] = {
         lambda r: ["predict", r / "run", r / "flat/a.png", "--tokenizer", "box"], 3, "has other codes"),
     "box draws nothing": (
         lambda r: ["explain", r / "run", "--data", r / "x.tok", "--tokenizer", "box", "--out", r / "a.png"], 4,
-        "the tokenizer box has no decoder"),
+        "the tokenizer box has no decoder to draw codes with: leave --tokenizer out and add --images FOLDER"),
     "box of a store of another tokenizer": (
         lambda r: ["inspect", r / "x.tok", "--tokenizer", "box", "--picture", r / "a.png"], 3, "another tokenizer"),
     "like is a folder": (
@@ -236,6 +236,11 @@ CASES: dict[str, tuple[Words, int, str]] = {
         lambda r: ["train", *TOKEN, "--data", r / "x.tok", "--device", "cuda:9"], 6, ""),
     "merge of another tokenizer": (
         lambda r: ["merge", r / "x.tok", r / "other.tok", "--out", r / "new"], 3, "made with another tokenizer"),
+    "merge with --prefix and nothing": (
+        lambda r: ["merge", r / "x.tok", r / "x.tok", "--prefix", "--out", r / "new"], 4,
+        "--prefix is given no text: give one for each of the 2 stores, such as --prefix a/ b/"),
+    "merge with --prefix and nothing at the end": (
+        lambda r: ["merge", r / "x.tok", r / "x.tok", "--out", r / "new", "--prefix"], 4, "give one for each of the 2"),
     "merge with one prefix": (
         lambda r: ["merge", r / "x.tok", r / "x.tok", "--prefix", "a/", "--out", r / "new"], 3, "1 prefixes for 2"),
     "merge of the same": (
