@@ -346,8 +346,7 @@ def _find(outlines: bool) -> Callable[[Location, str], ObjectValues]:
             if outlines:
                 raise ConfigError(f"{data} keeps boxes, not outlines", "train on the images, or use a recipe for boxes")
             store = Store(data)
-            frame = "squash" if ", squashed " in store.manifest.preprocessing else "cover"
-            return ObjectValues(StoredObjects(store), frame)
+            return ObjectValues(StoredObjects(store), store.manifest.frame)
         if annotations_of(data) is None:
             hint = "give a COCO file (.json), or a list of VOC (ImageSets/Main/train.txt)"
             raise ConfigError(f"the objective needs boxes, and {data} has none", hint)

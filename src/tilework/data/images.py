@@ -29,10 +29,10 @@ from tilework.core.files import has_control
 from tilework.data.label_file import INSIDE, LabelFile
 from tilework.data.label_file import SUFFIXES as LABEL_SUFFIXES
 from tilework.data.labels import UNLABELLED
+from tilework.store.manifest import Frame as Frame
 
 T = TypeVar("T")
 File = Path | BinaryIO  # of an image
-Frame = Literal["cover", "squash", "letterbox"]  # how an image of any aspect fills a size
 GREY = (124, 116, 104)  # ImageNet's mean, beside an image that does not fill its size
 Level = Literal["leaf", "top"]  # of nested class folders: those that hold images, or the first level
 SUFFIXES: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -316,7 +316,7 @@ def framing(size: tuple[int, int], frame: Frame) -> str:
     height, width = size
     shape = "square" if height == width else f"part with sides {height}:{width}"
     how = {"cover": f"the largest {shape} in the middle resized", "squash": "squashed", "letterbox": "letterboxed"}
-    return f"upright RGB, {how[frame]} (bicubic) to {height}x{width} px"  # stores are known as squashed by this text
+    return f"upright RGB, {how[frame]} (bicubic) to {height}x{width} px"
 
 
 def fit_image(image: Image.Image, size: tuple[int, int], frame: Frame) -> Image.Image:

@@ -96,6 +96,7 @@ class Tokenizing:
             views=self.views,
             tokenizer={**self.card.made_by, **order},
             preprocessing=preprocessing,
+            frame=self.frame if self.views == 1 else "cover",
             licence=self.licence,
             parts=-(-len(images) // self.part),
             source=hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
