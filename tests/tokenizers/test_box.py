@@ -175,6 +175,8 @@ def test_pooled_features_from_folder_to_prediction(tmp_path: Path, capsys: pytes
         assert command("eval", run, "--data", given, "--json") == 0
         figures.append(json.loads(capsys.readouterr().out)["top1"])
     assert figures[0] == figures[1]
+    assert command("explain", run, "--data", like, "--tokenizer", "box", "--out", tmp_path / "where.png") == 4
+    assert "are of whole images, without positions to draw: explain a run on codes of" in capsys.readouterr().err
     assert command("train", "teacher_vit_cpu", *few, "--data", data, "--out", tmp_path / "vit") != 0
     grid = tmp_path / "grid.tok"
     assert command("tokenize", images, "--out", grid, "--codes", "grid") == 0
@@ -186,3 +188,25 @@ def test_pooled_features_from_folder_to_prediction(tmp_path: Path, capsys: pytes
     unknown = {**store.manifest.tokenizer, box.FORM: "other"}
     with pytest.raises(InputError, match="in a form 'other' that this version does not know"):
         box.box_like("x.tok", unknown, store.codebook.vectors)
+
+
+def test_its_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle of the measured usage: the codes of a store of the same images."""
+    assert command("tokenizer", "card", "box", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["has_seen"].startswith("ImageNet-1k")
+    assert told["licence"].startswith("Apache-2.0")
+    assert told["sha256"] == box.load_box()[1].sha256
+    assert (told["grid"], told["codes"], told["bits_per_image"], told["has_decoder"]) == ([7, 7], 512, 441, False)
+    assert 3e6 < told["weights_bytes"] < 4e6
+    before = sorted((path, path.stat().st_mtime_ns) for path in box.PACKAGED.rglob("*"))
+    images = write_images(tmp_path / "images", 2, 11)
+    assert command("tokenizer", "card", "box", images, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert sorted((path, path.stat().st_mtime_ns) for path in box.PACKAGED.rglob("*")) == before
+    assert (told["grid"], told["psnr"], told["decode_images_per_s"]) == ([1, 1, 320], None, None)
+    assert command("tokenize", images, "--out", tmp_path / "x.tok") == 0
+    counts = np.bincount(Store(tmp_path / "x.tok").batch(np.arange(22)).ravel(), minlength=16)
+    p = counts[counts > 0] / counts.sum()
+    assert told["code_usage"] == (counts > 0).mean()
+    assert told["entropy_bytes_per_image"] == pytest.approx(-320 / 8 * (p * np.log2(p)).sum())

@@ -163,9 +163,8 @@ def tokenize(
     card = replace(card, size=parse_size(size)) if size else card
     if reference is not None and reference.manifest.tokenizer.get("sha256") != card.sha256:
         raise InputError(f"{like} was made with another tokenizer than {tokenizer}", "use the same one")
-    if reference is not None and (", squashed " in reference.manifest.preprocessing) != (frame == "squash"):
-        other = "cover" if frame == "squash" else "squash"
-        raise InputError(f"{like} was made with another frame than {frame}", f"give --frame {other}")
+    if reference is not None and reference.manifest.frame != frame:
+        raise InputError(f"{like} was made with another frame than {frame}", f"give --frame {reference.manifest.frame}")
     original = folder.bytes if isinstance(folder, ImageFolder) else 0
     for note in folder.notes if isinstance(folder, ImageFolder) else ():
         notice(note, json)

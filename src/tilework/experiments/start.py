@@ -31,6 +31,7 @@ from tilework.core.errors import InputError, OutputError
 from tilework.core.files import is_free, locked, make_directory, write_json
 from tilework.core.location import is_store
 from tilework.core.sealed import read_json
+from tilework.data.detected import boxes_near
 from tilework.data.images import PARTS, Broken, ImageFolder, ImageSource, Level, attempt, open_stored
 from tilework.data.label_file import SUFFIXES as LABEL_SUFFIXES
 from tilework.data.label_file import LabelFile
@@ -83,6 +84,21 @@ def find_parts(images: Path, val: Path | None = None, level: Level = "leaf") -> 
             images = images / "train"
     if val is not None and is_store(val):
         raise InputError(f"{val} is a token store, not images", "give a folder of images, or a label file")
+    boxes = boxes_near(images)
+    try:
+        folder = _labelled(images, level, val is None)
+    except InputError as error:
+        if boxes is None:
+            raise
+        raise InputError(f"{images} has annotations of boxes ({boxes[0]}), no classes of images", boxes[1]) from error
+    if boxes is not None:
+        remark = f"{images}: annotations of boxes ({boxes[0]}) are not read here: {boxes[1]}"
+        folder = replace(folder, remarks=(*folder.remarks, remark))
+    return Parts(images, val, folder, None if val is None else ImageFolder.open(val, folder.classes, level))
+
+
+def _labelled(images: Path, level: Level, split: bool) -> ImageFolder:
+    """Images with enough classes and images to learn from. split: whether those to validate on are among them."""
     folder = ImageFolder.open(images, level=level)
     if folder.classes == (UNLABELLED,):
         tables = sorted(file for file in images.glob("*") if file.suffix.lower() in LABEL_SUFFIXES)
@@ -92,12 +108,12 @@ def find_parts(images: Path, val: Path | None = None, level: Level = "leaf") -> 
         raise InputError(f"{images} has no class folders and no labels", hint)
     each = np.bincount(folder.labels)
     full = int((each > 0).sum())
-    if val is None and each.max() < 3:
+    if split and each.max() < 3:
         raise InputError(f"no class of {images} has 3 images", "add some, or give images to validate on with --val")
     if full < 2 or len(folder) < FEWEST:
         what = f"{images} has {counted(len(folder), 'image')} of {full} class{'' if full == 1 else 'es'}"
         raise InputError(what, f"two classes and {FEWEST} images are needed at least")
-    return Parts(images, val, folder, None if val is None else ImageFolder.open(val, folder.classes, level))
+    return folder
 
 
 @dataclass

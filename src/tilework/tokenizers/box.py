@@ -40,6 +40,11 @@ ENCODER = "encoder"  # in the manifest of a store: SHA-256 of the package's weig
 FORM = "form"  # in the manifest of a store, where it is not a grid of codes
 LEVELS = 16  # values of a channel that is rounded: six deviations to either side
 Form = Literal["pooled", "grid"]
+ABOUT = {  # of the network, the projection and the codes that the package holds
+    "has_seen": "ImageNet-1k: its training images with their labels (the network), some of its validation images "
+    "(projection and codes of the package; pooled codes need neither)",
+    "licence": "Apache-2.0 (the network's weights); ImageNet's photographs are for research",
+}
 
 
 def load_box() -> tuple[TeacherCodes, Card]:
