@@ -11,7 +11,7 @@ from tilework.cli.arguments import Classes, Device, DryRun, Json, KeepOrder, Opt
 from tilework.cli.output import progress_bar, show
 
 if TYPE_CHECKING:
-    from tilework.data.open_images import Images as Opened
+    from tilework.data.images import Images as Opened
     from tilework.tokenizers.tokenize import Tokenizing
 
 

@@ -27,8 +27,7 @@ from torch import Tensor
 from tilework.core.console import counted
 from tilework.core.errors import InputError
 from tilework.core.location import PACKAGED, PathOrHub
-from tilework.data.images import Frame
-from tilework.data.open_images import Images
+from tilework.data.images import Frame, Images
 from tilework.store import Spool, spool_of
 from tilework.tokenizers.teacher_codes import TeacherCodes, fit, some_pixels
 from tilework.tokenizers.tokenizer import Card, Tokenizer, load_tokenizer
@@ -103,10 +102,10 @@ def box_like(name: str, made_by: Mapping[str, str], codebook: np.ndarray) -> tup
     if made_by[ENCODER] != loaded[1].sha256:
         what = f"{name} was made with the tokenizer in the box of another version of Tilework"
         raise InputError(what, "tokenize its images again, or use that version")
-    form = made_by.get(FORM, "grid")
-    if form not in get_args(Form):
+    form, known = made_by.get(FORM, "grid"), dict[str, Form]({one: one for one in get_args(Form)})
+    if form not in known:
         raise InputError(f"{name} has codes of the box in a form '{form}' that this version does not know", "update")
-    return with_codes(torch.from_numpy(codebook), loaded, form)  # type: ignore[arg-type]
+    return with_codes(torch.from_numpy(codebook), loaded, known[form])
 
 
 def kept_box(out: Path) -> tuple[TeacherCodes, Card] | None:
