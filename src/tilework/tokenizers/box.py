@@ -42,7 +42,7 @@ FORM = "form"  # in the manifest of a store, where it is not a grid of codes
 LEVELS = 16  # values of a channel that is rounded: six deviations to either side
 FITTED = 300  # images that give means and deviations of channels, where these are rounded
 Form = Literal["pooled", "corners", "grid"]
-FRAMES: dict[Form, Frame] = {"pooled": "cover", "corners": "squash", "grid": "cover"}  # unless another is asked for
+FRAMES: dict[str, Frame] = {"pooled": "cover", "corners": "squash", "grid": "cover"}  # unless another is asked for
 ABOUT = {  # of the network, the projection and the codes that the package holds
     "has_seen": "ImageNet-1k: its training images with their labels (the network), some of its validation images "
     "(projection and codes of the package; pooled codes need neither)",
