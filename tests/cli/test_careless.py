@@ -50,6 +50,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Image.new("RGB", (32, 32)).save(root / "flat/a.png")
     write_images(root / "thirteen", classes=1, count=12)
     (root / "thirteen/class0/broken.png").write_bytes(b"no image")
+    write_images(root / "line")
+    (root / "line/class0").rename(root / "line/class\n0")
+    (root / "line.csv").write_text('path,label\n"line/class\n0/0.png",a\n')
     (root / "page.html").write_text("<html>")
     (root / "bad.csv").write_text("only one column\n")
     (root / "twice.yaml").write_text("fit: {steps: 3}\nfit: {steps: 4}\n")
@@ -86,6 +89,16 @@ CASES: dict[str, tuple[Words, int, str]] = {
         "or accept them with --max-broken 0.08"),
     "one image in thirteen is broken, pixels": (
         lambda r: ["train", *PIXEL, "--data", r / "thirteen"], 3, "or accept them with max_broken=0.08"),
+    "one image in thirteen is broken, label maps": (
+        lambda r: ["annotate", r / "thirteen", "--model", r / "pixels", "--top", 1, "--out", r / "new"], 3,
+        "or accept them with --max-broken 0.08"),
+    "a line break in a name, start": (lambda r: ["start", r / "line"], 3, "a name has a control character"),
+    "a line break in a name, tokenize": (
+        lambda r: ["tokenize", r / "line", "--out", r / "new"], 3, "a name has a control character"),
+    "a line break in a name, split": (
+        lambda r: ["split", r / "line", "--out", r / "a.csv", r / "b.csv"], 3, "a name has a control character"),
+    "a line break in a label file": (lambda r: ["start", r / "line.csv"], 3, "has a quote that is not closed"),
+    "a line break in a path": (lambda r: ["start", r / "no\nfolder"], 3, "no such data"),
     "a second run nowhere": (
         lambda r: ["robustness", r / "run", r / "no", "--data", r / "images", "--out", r / "new"], 3, "no run or exp"),
     "shifted data nowhere": (
@@ -95,7 +108,7 @@ CASES: dict[str, tuple[Words, int, str]] = {
         lambda r: ["predict", r / "run", r / "flat/a.png", "--tokenizer", "box"], 3, "has other codes"),
     "box draws nothing": (
         lambda r: ["explain", r / "run", "--data", r / "x.tok", "--tokenizer", "box", "--out", r / "a.png"], 4,
-        "the tokenizer box has no decoder"),
+        "the tokenizer box has no decoder to draw codes with: leave --tokenizer out and add --images FOLDER"),
     "box of a store of another tokenizer": (
         lambda r: ["inspect", r / "x.tok", "--tokenizer", "box", "--picture", r / "a.png"], 3, "another tokenizer"),
     "like is a folder": (
@@ -223,6 +236,11 @@ CASES: dict[str, tuple[Words, int, str]] = {
         lambda r: ["train", *TOKEN, "--data", r / "x.tok", "--device", "cuda:9"], 6, ""),
     "merge of another tokenizer": (
         lambda r: ["merge", r / "x.tok", r / "other.tok", "--out", r / "new"], 3, "made with another tokenizer"),
+    "merge with --prefix and nothing": (
+        lambda r: ["merge", r / "x.tok", r / "x.tok", "--prefix", "--out", r / "new"], 4,
+        "--prefix is given no text: give one for each of the 2 stores, such as --prefix a/ b/"),
+    "merge with --prefix and nothing at the end": (
+        lambda r: ["merge", r / "x.tok", r / "x.tok", "--out", r / "new", "--prefix"], 4, "give one for each of the 2"),
     "merge with one prefix": (
         lambda r: ["merge", r / "x.tok", r / "x.tok", "--prefix", "a/", "--out", r / "new"], 3, "1 prefixes for 2"),
     "merge of the same": (
@@ -331,6 +349,15 @@ def test_nested_classes_by_option(made: Path, tmp_path: Path, capsys: pytest.Cap
     assert "times smaller" in said.out
     assert Store(tmp_path / "n.tok").classes == ("a", "b")
     assert "48 images, 2 classes, 8x8 of" in repr(Store(tmp_path / "n.tok"))
+
+
+@pytest.mark.parametrize("command", ["eval", "probe"])
+def test_no_option_is_named_that_a_command_does_not_take(
+    command: str, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--val", made / "images"] if command == "probe" else []
+    assert run(command, made / "pixels", "--data", made / "thirteen", *more) == 3
+    assert capsys.readouterr().err.strip().endswith("'broken.png'): repair or remove them")
 
 
 def test_merge_with_prefixes(made: Path, tmp_path: Path) -> None:

@@ -113,6 +113,32 @@ def test_names_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
         ImageFolder.open(tmp_path / "in")
 
 
+@pytest.mark.parametrize("sign", ["\n", "\r", "\t", "\x1b", "\x85", "\u2028"])
+@pytest.mark.parametrize("place", ["class", "file", "root"])
+def test_control_characters_in_names_are_refused(tmp_path: Path, sign: str, place: str) -> None:
+    """A label file has a line for each image, and a terminal obeys what it is shown."""
+    root, label, name = (f"a{sign}b" if place == part else "ab" for part in ("root", "class", "file"))
+    for folder in (label, "other"):
+        (tmp_path / root / folder).mkdir(parents=True)
+        (tmp_path / root / folder / f"{name}.png").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"a name has a control character: .*: rename it") as refused:
+        ImageFolder.open(tmp_path / root)
+    assert str(refused.value).isprintable()
+    with pytest.raises(InputError, match="control character"):
+        ImageFolder.loose([tmp_path / root / label / f"{name}.png"])
+
+
+def test_control_characters_of_what_is_no_image_do_not_matter(tmp_path: Path) -> None:
+    for folder in ("a", "b"):  # macOS keeps the picture of a folder in a file of this name
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "Icon\r").write_bytes(b"")
+        (tmp_path / folder / "10\u202fpm \u3000 👩\u200d🌾.png").write_bytes(b"x")  # odd spaces and joiners are fine
+    folder = ImageFolder.open(tmp_path)
+    assert (len(folder), folder.skipped) == (2, {"without ending": 2})
+    list_images(folder, tmp_path / "x.csv")
+    assert ImageFolder.open(tmp_path / "x.csv").keys == folder.keys
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -126,6 +152,9 @@ def test_names_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
         ("gone.png,cat\n", "names no image"),
         ("# root: nowhere\na.png,cat\n", "which is no folder"),
         ("\x00", "has no rows|name the columns"),
+        ('path,label\n"a\n.png",cat\n', "line 2 of .* has a quote that is not closed"),
+        ("a.png,cat\nb\x85.jpg,dog\n", "line 2 of .* has a control character"),
+        ("a.png,cat\nb.jpg,d\x1bog\n", "line 2 of .* has a control character"),
     ],
 )
 def test_refused(root: Path, text: str, words: str) -> None:

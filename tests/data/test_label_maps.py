@@ -24,7 +24,6 @@ from tilework.data.score_map import ScoreMap
 from tilework.store import Store, StoreWriter
 from tilework.store.columns import pack_column
 from tilework.store.label_maps import encode_map
-from tilework.tokenizers.tokenizer import Card
 
 NAMES = ("class0", "class1", "class2")
 CARD = MapsCard(NAMES, (4, 3), 2, "chance", 32)
@@ -425,8 +424,7 @@ def test_several_views_of_an_image_are_refused(tmp_path: Path) -> None:
 
 
 def test_squashed_codes_are_refused(tmp_path: Path) -> None:
-    how = Card("x", "ab", (64, 64)).squashing
-    with StoreWriter(tmp_path / "x.tok", np.eye(16, 8, dtype=np.float32), list(NAMES), preprocessing=how) as writer:
+    with StoreWriter(tmp_path / "x.tok", np.eye(16, 8, dtype=np.float32), list(NAMES), frame="squash") as writer:
         writer.add(np.zeros((4, 8, 8), np.int64), np.arange(4) % 3, list("abcd"))
     store = Store(tmp_path / "x.tok")
     put_numbers(store)

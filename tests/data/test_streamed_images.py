@@ -160,7 +160,7 @@ def test_evaluation_leaves_broken_images_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("max_broken", [0.0, 0.1])
 def test_too_many_broken_images_end_the_run_with_their_number(max_broken: float, tmp_path: Path) -> None:
     source = training(damaged(tmp_path, 2, 5), max_broken=max_broken)
-    with pytest.raises(InputError, match=r"cannot be read so far \(first: .*max_broken=") as refused:
+    with pytest.raises(InputError, match=r"cannot be read so far \(first: .*repair or remove them$") as refused:
         for _ in Loader(source, 4).run(0, 3):
             pass
     assert len(str(refused.value).splitlines()) == 1

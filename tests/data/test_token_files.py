@@ -38,7 +38,8 @@ def made(path: Path, codes: int = 300, count: int = 7, shape: tuple[int, ...] = 
     rng = np.random.default_rng(count)
     ids = rng.integers(0, codes // 2, (count, *shape))
     book = rng.normal(size=(codes, 6)).astype(np.float32)
-    told = {"tokenizer": {"name": "t", "sha256": "ab"}, "preprocessing": "cut", "licence": "CC0", "cut": True, **how}
+    told = {"tokenizer": {"name": "t", "sha256": "ab"}, "preprocessing": "cut", "licence": "CC0"}
+    told |= {"frame": "squash", "cut": True, **how}
     with StoreWriter(path, book, ["cat", "dog", "eel"], **told) as writer:  # type: ignore[arg-type]
         writer.add(ids, np.arange(count) % 2, [f"cat/{i}.v1.png" for i in range(count)])
     return Store(path)
@@ -54,7 +55,7 @@ def same(a: Store, b: Store) -> None:
     assert list(a.column("key")) == list(b.column("key"))
     for name in ("images", "grid", "vocabulary", "classes", "views", "tokenizer", "tokenizer_codes", "preprocessing"):
         assert getattr(a.manifest, name) == getattr(b.manifest, name), name
-    assert a.manifest.licence == b.manifest.licence
+    assert (a.manifest.licence, a.manifest.frame) == (b.manifest.licence, b.manifest.frame)
 
 
 @pytest.mark.parametrize("kind", WRITERS)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from html_checks import check_page
 from small_data import write_images
 from tilework.core.errors import InputError, OutputError
+from tilework.evaluation import Classification
 from tilework.experiments.demo import Demo, split_folder
 
 
@@ -40,6 +43,23 @@ def test_report_shows_every_section(finished: Path) -> None:
     assert page.count("<svg") == 3, "storage, loss, accuracy"
     assert page.count("<figure><div class='images'>") == 10 + 12, "reconstructions, predictions"
     assert page.count("<table class='grid'>") == 2
+
+
+def test_the_headline_compares_image_by_image(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten images that only tokens name right are no chance (0.2 %), though two accuracies of 84 images differ so."""
+    demo, count = Demo(finished, quick=True, device="cpu", quiet=True), 84
+    labels = np.arange(count) % 14
+
+    def found(right: int) -> Classification:
+        said = np.where(np.arange(count) < right, labels, (labels + 1) % 14)
+        return Classification(np.eye(14, dtype=np.float32)[said], labels, tuple(map(str, range(14))), np.arange(count))
+
+    for right, noise in ((60, False), (52, True)):
+        answers = {"token": found(right), "pixel": found(50)}
+        monkeypatch.setattr(demo, "_evaluate", lambda name, *_, answers=answers: answers[name])
+        monkeypatch.setattr(demo, "_page", lambda results, *_: str(results["within_noise"]))
+        demo.state = json.loads((finished / "demo.json").read_text())
+        assert demo._report(torch.device("cpu"))[1] == str(noise)
 
 
 def test_no_validation_crop_overlaps_a_training_crop(finished: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from small_data import write_images, write_store
+from small_data import write_images, write_objects, write_store, write_voc
 from tilework.cli.main import main
 from tilework.experiments import start as module
 from tilework.experiments.start import find_parts
@@ -294,6 +294,34 @@ def beside_a_store(root: Path) -> Path:
     return write_images(root / "in", 2, 6)
 
 
+VOC = {"a": [("cell", 1, 1, 9, 9)], "b": [("cell", 2, 2, 8, 8)]}
+
+
+def coco_folder(root: Path) -> Path:
+    file = write_objects(root / "in")
+    (root / "in/annotations").mkdir()
+    file.rename(root / "in/annotations/instances.json")
+    return root / "in"
+
+
+def xml_folder(root: Path) -> Path:
+    whole = write_voc(root / "voc", VOC).parents[2]
+    (root / "in").mkdir()
+    (whole / "JPEGImages").rename(root / "in/images")
+    (whole / "Annotations").rename(root / "in/annotations")
+    return root / "in"
+
+
+def test_boxes_beside_classes_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_images(tmp_path / "in", 2, 6)
+    (tmp_path / "in/class0/0.xml").write_text("<annotation/>")
+    assert command("start", tmp_path / "in", "--dry-run") == 0
+    assert "annotations of boxes" not in capsys.readouterr().err
+    write_objects(tmp_path / "objects").rename(tmp_path / "in/instances.json")
+    assert command("start", tmp_path / "in", "--dry-run") == 0
+    assert "annotations of boxes (instances.json) are not read here: train a detector" in capsys.readouterr().err
+
+
 BAD: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], int, str]] = {
     "nowhere": (lambda root: root / "no", (), 3, "no such data"),
     "a store": (lambda root: write_store(root / "x.tok"), (), 3, "is a token store, not images"),
@@ -304,6 +332,16 @@ BAD: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], int, str]] = {
     "one class": (one_class, (), 3, "12 images of 1 class: two classes"),
     "too few": (lambda root: write_images(root / "in", 2, 4), (), 3, "8 images of 2 classes: two classes and 10"),
     "two of each": (lambda root: write_images(root / "in", 6, 2), (), 3, "no class of"),
+    "boxes as COCO": (
+        lambda root: write_objects(root / "in").parent, (), 3,
+        "in has annotations of boxes (instances.json), no classes of images: train a detector with 'tilework train "
+        "detect_cpu --data "),
+    "boxes of COCO in a folder": (coco_folder, (), 3, "annotations of boxes (annotations/instances.json)"),
+    "images of COCO": (lambda root: coco_folder(root) / "images", (), 3, "(annotations/instances.json)"),
+    "a file of COCO": (lambda root: coco_folder(root) / "annotations/instances.json", (), 3, "of boxes (instances.j"),
+    "boxes as VOC": (lambda root: write_voc(root / "in", VOC).parents[2], (), 3, "ImageSets/Main/train.txt --out RUN'"),
+    "boxes of VOC without a list": (
+        xml_folder, (), 3, "annotations of boxes (annotations/*.xml), no classes of images: put them into folders"),
     "too many broken": (broken, (), 3, "or accept them with --max-broken 0.3"),
     "all broken": (all_broken, (), 3, "12 of 12 images cannot be read"),
     "output is taken": (taken, (), 7, "holds other files"),

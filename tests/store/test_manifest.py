@@ -65,6 +65,19 @@ def test_manifest_says_its_format_version_and_seal(root: Path) -> None:
     assert text.pop("seal") == hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()
 
 
+def test_the_frame_is_a_field_and_older_manifests_tell_it_in_words(root: Path) -> None:
+    """A word in the sentence for people means nothing where the field is there."""
+    words = "upright RGB, squashed (bicubic) to 16x24 px, values from 0 to 1"
+    for frame in ("squash", "letterbox"):
+        write_manifest(root, replace(MANIFEST, preprocessing=words, frame=frame))
+        assert (json.loads((root / "manifest.json").read_text())["frame"], read(root).frame) == (frame, frame)
+    write_manifest(root, MANIFEST)
+    assert "frame" not in json.loads((root / "manifest.json").read_text())
+    assert read(root).frame == "cover"
+    write_manifest(root, replace(MANIFEST, preprocessing=words))  # as before there was the field
+    assert read(root).frame == "squash"
+
+
 def test_sealing_twice_gives_the_same_bytes(root: Path) -> None:
     before = (root / "manifest.json").read_bytes()
     write_manifest(root, MANIFEST)

@@ -112,6 +112,7 @@ def test_spool_is_found_again_with_its_parts(tmp_path: Path, again: str) -> None
         {"views": 2},
         {"tokenizer": {"name": "t"}},
         {"preprocessing": "crop"},
+        {"frame": "squash"},
         {"licence": "CC0"},
         {"parts": 4},
         {"source": "abd"},

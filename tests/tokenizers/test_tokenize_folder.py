@@ -117,6 +117,7 @@ def test_squashed_images_are_whole(folder: Path, tokenizer: VitVq, tmp_path: Pat
     assert np.array_equal(store.used[store.batch(np.arange(7))], ids)
     assert not np.array_equal(ids, codes_one_by_one(folder, tokenizer))
     assert store.manifest.preprocessing == "upright RGB, squashed (bicubic) to 16x24 px, values from 0 to 1"
+    assert store.manifest.frame == "squash"
     open_spool(ImageFolder.open(folder), job(tokenizer), tmp_path / "b.tok")
     with pytest.raises(OutputError):
         run(folder, tokenizer, tmp_path / "b.tok", frame="squash")

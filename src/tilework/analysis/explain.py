@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Literal
 
@@ -59,6 +60,9 @@ class Explained:
         """Open a run and data to explain."""
         trained = Trained.open(path)
         model, opened = trained.classifier.to(device).eval(), trained.on(data, device)
+        if prod(opened.source.grid[:2]) == 1:
+            what = f"the codes of {data} are of whole images, without positions to draw"
+            raise ConfigError(what, "explain a run on codes of 'tilework tokenize --codes grid', or on pixels")
         crop = next((step.size for step in trained.run.evaluation if isinstance(step, CentreCrop)), None)
         classes, tokenizer = trained.spec.classes, trained.tokenizer
         return Explained(trained.name, model, opened.source, opened.steps, classes, crop, tokenizer)
@@ -158,6 +162,11 @@ def explain(
     models = [replace(one, classes=shown_names(one.classes, names)) for one in models]
     held = tokenizer or next((one.tokenizer for one in models if one.tokenizer is not None), None)
     decoder = None if held is None else load_tokenizer(held)[0].to(chosen).requires_grad_(False)
+    if decoder is not None and not decoder.decodes:
+        if tokenizer is not None:
+            what = f"the tokenizer {tokenizer} has no decoder to draw codes with"
+            raise ConfigError(what, "leave --tokenizer out and add --images FOLDER: their photographs are drawn")
+        held = decoder = None  # the run's own
     for one in models:
         if held is not None and one.source.codebook is not None:
             decoder_of(held, one.source.codebook)  # refuses another tokenizer than that of the data

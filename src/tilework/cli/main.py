@@ -8,11 +8,12 @@ import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from types import FrameType
 
 from tilework.cli.inputs import check_inputs, in_order, is_folder
-from tilework.core.errors import EXIT_CODES, ConfigError, Stopped, TileworkError
+from tilework.core.errors import EXIT_CODES, BrokenImagesError, ConfigError, Stopped, TileworkError
 from tilework.core.launcher import end_with_launcher
 from tilework.core.methods import import_methods
 from tilework.core.registry import nearest
@@ -64,6 +65,7 @@ RESUMED = (
     "demo", "start", "tokenizer train", "tokenize", "train", "compare", "table", "frontier", "annotate", "robustness",
     "analyze tokenizers",
 )  # fmt: skip
+ACCEPTING = {"train": "max_broken=", "tokenizer train": "max_broken=", "table": "--settings max_broken="}
 UPLOADS = ("tokenize", "convert", "merge", "subset", "export", "train")  # --out may be a URL of a bucket
 
 
@@ -146,7 +148,11 @@ def _call(name: str, words: list[str]) -> None:
 
     module, _, function = COMMANDS[name].partition(".")
     call = getattr(import_module(f"tilework.cli.{module}"), function)
-    tyro.cli(call, prog=f"tilework {name}", args=words, config=(tyro.conf.FlagCreatePairsOff,))
+    try:
+        tyro.cli(call, prog=f"tilework {name}", args=words, config=(tyro.conf.FlagCreatePairsOff,))
+    except BrokenImagesError as error:
+        option = "--max-broken " if "max_broken" in signature(call).parameters else ACCEPTING.get(name, "")
+        raise (error.accepted_by(option) if option else error) from error
 
 
 def _call_and_upload(name: str, words: list[str], at: str) -> None:

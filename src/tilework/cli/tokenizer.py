@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from tilework.cli.arguments import Device, DryRun, Images, Json, Local, OptionalHub, OptionalPath, Settings
 from tilework.cli.output import show
+
+if TYPE_CHECKING:
+    from tilework.tokenizers import Tokenizer
+
+CARD = "card.json"
+MEASURED = ("data", "images", "psnr", "ssim", "code_usage", "perplexity", "entropy_bytes_per_image")
 
 
 def train_tokenizer(
@@ -227,7 +233,7 @@ def list_tokenizers(
     for name, file in found.items():
         try:
             settings = text.loads(file.read_bytes())
-            card = file.with_name("card.json")
+            card = file.with_name(CARD)
             measured = text.loads(card.read_bytes()) if card.is_file() else {}
             kept = {
                 key: measured[key] for key in ("grid", "codes", "entropy_bytes_per_image", "psnr") if measured.get(key)
@@ -241,20 +247,24 @@ def list_tokenizers(
 
 def card(
     tokenizer: Annotated[Positional[Path], arg(metavar="TOKENIZER")],
-    images: Images,
+    images: Annotated[Positional[Path | None], arg(metavar="[IMAGES]", help_behavior_hint="(optional)")] = None,
     /,
     limit: int = 1000,
     max_broken: float = 0.05,
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Measure a tokenizer on images: PSNR, SSIM, codebook usage, bits, speed.
+    """Describe a tokenizer, and measure it on images: PSNR, SSIM, code usage, bits, speed.
 
     Try:
+      tilework tokenizer card box
+      tilework tokenizer card box photos/train
       tilework tokenizer card tokenizer photos/val
 
     Args:
-        tokenizer: Directory of the tokenizer; card.json and card.png are written there.
+        tokenizer: Directory of the tokenizer, where card.json and card.png are written, or box, the one in the
+            package: its codes are fitted to the images first, as 'tilework tokenize' does, and nothing is written.
+        images: Images to measure on: a folder or a label file.
         limit: Number of images to measure on, spread evenly over the folder.
         max_broken: Largest share of unreadable images that is accepted.
     """
@@ -264,21 +274,59 @@ def card(
 
     from tilework.core.distributed import pick_device
     from tilework.core.files import write, write_json
+    from tilework.core.location import PACKAGED
     from tilework.data import ImageFolder, ImageSource
     from tilework.evaluation.reconstruction import reconstruction
     from tilework.report import rows_of_pictures
-    from tilework.tokenizers import load_tokenizer
+    from tilework.tokenizers import box
+    from tilework.tokenizers.tokenizer import WEIGHTS
 
     chosen = pick_device(device)
-    model, known = load_tokenizer(tokenizer)
+    model, known = box.open_tokenizer(tokenizer)
+    packaged = known.place is None  # the box
+    about: dict[str, object] = {
+        "tokenizer": known.name,
+        "sha256": known.encoder or known.sha256,
+        "origin": known.origin,
+    }
+    about |= box.ABOUT if packaged else {}
+    about["weights_bytes"] = ((PACKAGED / box.NAME if packaged else tokenizer) / WEIGHTS).stat().st_size
+    if images is None:
+        show({**about, **_form(model, known.size), **_measured(tokenizer)}, json)
+        return
     folder = ImageFolder.open(images)
+    if packaged:
+        model, known = box.fitted_box(folder, chosen)
     some = np.linspace(0, len(folder) - 1, min(limit, len(folder))).astype(np.int64)
     source = ImageSource.read(folder.take(some), known.size, max_broken)
-    measured = asdict(reconstruction(model, source, chosen))
-    values = {"tokenizer": known.name, "sha256": known.sha256, "origin": known.origin, "data": str(images), **measured}
+    values = {**about, "data": str(images), **asdict(reconstruction(model, source, chosen))}
+    if packaged:
+        show(values, json)
+        return
     shown = source.batch(np.linspace(0, len(source) - 1, min(10, len(source))).astype(np.int64)).x.to(chosen) / 255
-    rows = {"image": shown, "decoded": model.decode(model.encode(shown))}
+    rows = {"image": shown} | ({"decoded": model.decode(model.encode(shown))} if model.decodes else {})
     pictures = {name: x.permute(0, 2, 3, 1).cpu().numpy() for name, x in rows.items()}
     write(tokenizer / "card.png", rows_of_pictures(pictures))
-    write_json(tokenizer / "card.json", values)
-    show({**values, "written": f"{tokenizer / 'card.json'}, {tokenizer / 'card.png'}"}, json)
+    write_json(tokenizer / CARD, values)
+    show({**values, "written": f"{tokenizer / CARD}, {tokenizer / 'card.png'}"}, json)
+
+
+def _form(model: Tokenizer, size: tuple[int, int]) -> dict[str, object]:
+    """What a tokenizer makes of an image, as far as it can be told without one."""
+    from math import ceil, log2, prod
+
+    (codes, dim), grid = model.codebook.shape, model.grid(size)
+    bits = prod(grid) * max(1, ceil(log2(codes)))
+    return {"size": list(size), "grid": list(grid), "codes": codes, "code_dim": dim, "bits_per_image": bits,
+            "has_decoder": model.decodes}  # fmt: skip
+
+
+def _measured(tokenizer: Path) -> dict[str, object]:
+    """What a card that was written before says."""
+    import json
+
+    try:
+        told = json.loads((tokenizer / CARD).read_bytes())
+        return {name: told[name] for name in MEASURED if name in told}
+    except (OSError, ValueError, TypeError):
+        return {}

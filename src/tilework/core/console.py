@@ -6,6 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from tilework.core.errors import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 def notice(text: str, quiet: bool = False) -> None:
     """Print a line to stderr, which keeps stdout for results."""
     if not quiet:
-        print(f"tilework: {text}", file=sys.stderr, flush=True)
+        print(f"tilework: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def counted(number: int, noun: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 EXIT_CODES = {
     0: "success",
     1: "bug in Tilework: please report the traceback",
@@ -17,7 +19,7 @@ EXIT_CODES = {
 }
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Line breaks and control characters, as names of files may hold them, as a terminal can show them."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
@@ -28,7 +30,7 @@ class TileworkError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, hint: str = "") -> None:
-        super().__init__(_printable(f"{what}: {hint}" if hint else what))
+        super().__init__(printable(f"{what}: {hint}" if hint else what))
         self.what = what
         self.hint = hint
 
@@ -37,6 +39,21 @@ class InputError(TileworkError):
     """A folder, image or label that cannot be used."""
 
     exit_code = 3
+
+
+class BrokenImagesError(InputError):
+    """More unreadable images than are accepted."""
+
+    def __init__(self, what: str, hint: str = "repair or remove them", broken: int = 0, total: int = 0) -> None:
+        super().__init__(what, hint)
+        self.broken, self.total = broken, total
+
+    def accepted_by(self, option: str) -> BrokenImagesError:
+        """The same with the option that accepts so many, such as '--max-broken '; none does if all are unreadable."""
+        if self.broken == self.total:
+            return self
+        share = ceil(100 * self.broken / self.total) / 100
+        return BrokenImagesError(self.what, f"{self.hint}, or accept them with {option}{share:g}")
 
 
 class ConfigError(TileworkError):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+from unicodedata import category
 
 import google_crc32c
 
@@ -20,6 +21,11 @@ except ImportError:  # Windows: no locks
     fcntl = None  # type: ignore[assignment]
 
 from tilework.core.errors import InUseError, OutputError
+
+
+def has_control(name: str) -> bool:
+    """Whether a name holds a line break or another control character; odd spaces and joiners are none."""
+    return not name.isprintable() and any(category(letter) in ("Cc", "Zl", "Zp") for letter in name)
 
 
 def crc32c(data: bytes | memoryview) -> int:

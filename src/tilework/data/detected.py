@@ -36,6 +36,7 @@ from tilework.store.columns import RecordColumn
 COLUMN, SIDES = "boxes", "sides"  # of stores too
 OUTLINES = "instances"
 INSIDE = ("_annotations.coco.json", "annotations.json")  # of a folder of images
+GUIDE = "see docs/detection.md"
 FIELDS = 7  # of a stored object: edges, class, whether it is ignored, area
 
 
@@ -86,6 +87,30 @@ def annotations_of(path: Path) -> Path | None:
         return next((path / name for name in INSIDE if is_coco(path / name)), None)
     voc = path.suffix == ".txt" and path.is_file() and (path.absolute().parents[2] / "Annotations").is_dir()
     return path if voc or is_coco(path) else None
+
+
+def boxes_near(path: Path) -> tuple[str, str] | None:
+    """Where annotations of boxes lie, in a folder of images or beside it, and what reads them; None without any."""
+    if path.is_file():
+        return (path.name, _detector(path)) if annotations_of(path) else None
+    for root in (path, path.parent):
+        lists = sorted((root / "ImageSets/Main").glob("*.txt"), key=lambda file: file.name != "train.txt")
+        if lists and (root / "Annotations").is_dir():
+            return "Annotations", _detector(lists[0])
+        files = [*(root / name for name in INSIDE), *sorted(root.glob("instances*.json"))]
+        files += sorted((root / "annotations").glob("*.json"))
+        if file := next(filter(is_coco, files), None):
+            return file.relative_to(root).as_posix(), _detector(file)
+        for folder in ("annotations", "Annotations", ""):
+            file = next((root / folder).glob("*.xml"), None)
+            if file and (folder or any(file.with_suffix(end).is_file() for end in SUFFIXES)):
+                needs = "JPEGImages, Annotations and a list of names in ImageSets/Main"
+                return f"{folder}/*.xml".lstrip("/"), f"put them into folders as Pascal VOC has, {needs}, {GUIDE}"
+    return None
+
+
+def _detector(file: Path) -> str:
+    return f"train a detector with 'tilework train detect_cpu --data {file} --out RUN', {GUIDE}"
 
 
 def _coco(path: Path, classes: Sequence[str] | None) -> ObjectFolder:
@@ -324,8 +349,7 @@ def _find(outlines: bool) -> Callable[[Location, str], ObjectValues]:
             if outlines:
                 raise ConfigError(f"{data} keeps boxes, not outlines", "train on the images, or use a recipe for boxes")
             store = Store(data)
-            frame = "squash" if ", squashed " in store.manifest.preprocessing else "cover"
-            return ObjectValues(StoredObjects(store), frame)
+            return ObjectValues(StoredObjects(store), store.manifest.frame)
         if annotations_of(data) is None:
             hint = "give a COCO file (.json), or a list of VOC (ImageSets/Main/train.txt)"
             raise ConfigError(f"the objective needs boxes, and {data} has none", hint)

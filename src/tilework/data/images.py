@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
-from math import ceil
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, TypeVar
 
@@ -27,15 +26,16 @@ from PIL import Image, ImageOps, features
 
 from tilework.core.batch import Batch, Stage, Target
 from tilework.core.codebook import Codebook
-from tilework.core.errors import InputError
+from tilework.core.errors import BrokenImagesError, InputError
+from tilework.core.files import has_control
 from tilework.data.file_list import FileList
 from tilework.data.label_file import INSIDE, LabelFile
 from tilework.data.label_file import SUFFIXES as LABEL_SUFFIXES
 from tilework.data.labels import UNLABELLED
+from tilework.store.manifest import Frame as Frame
 
 T = TypeVar("T")
 File = Path | BinaryIO  # of an image
-Frame = Literal["cover", "squash", "letterbox"]  # how an image of any aspect fills a size
 GREY = (124, 116, 104)  # ImageNet's mean, beside an image that does not fill its size
 Level = Literal["leaf", "top"]  # of nested class folders: those that hold images, or the first level
 SUFFIXES: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -156,6 +156,8 @@ class ImageFolder:
                 raise InputError(f"no such image: {path}", "give photographs, folders of them or a token store")
             files = list(_files(path)) if path.is_dir() else [path]
             images = [file for file in files if file.suffix.lower() in SUFFIXES]
+            for file in images:
+                _check_name(str(file))
             skipped.update(_kinds(file for file in files if file.suffix.lower() not in SUFFIXES))
             if not images:
                 ends = f"files ending in {', '.join(SUFFIXES)} are read"
@@ -228,6 +230,8 @@ def _refuse_unlabelled(path: Path, classes: Sequence[str] | None) -> None:
 
 def _open_classes(root: Path, tops: Sequence[str], classes: Sequence[str] | None, level: Level) -> ImageFolder:
     """Class folders; where they are nested, their first level or the folders that hold images."""
+    for name in tops:
+        _check_name(name)
     others: Counter[str] = Counter()
     number_of: dict[str, int] = {}  # of folders that hold images
     within = array("q")  # the folder of each image
@@ -312,9 +316,17 @@ def _walk(folder: str) -> Iterator[str]:
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(entry.path)
         elif entry.is_file():
-            if not entry.path.isascii() and any("\ud800" <= letter <= "\udfff" for letter in entry.path):
-                raise InputError(f"a name is not UTF-8: {entry.path!a}", "rename it")  # bytes that are no letters
+            if not entry.path.isprintable() and _ending(entry.path) in SUFFIXES:
+                _check_name(entry.path)
             yield entry.path
+
+
+def _check_name(path: str) -> None:
+    """Refuse names that a label file cannot list, or that a terminal would obey."""
+    if any("\ud800" <= letter <= "\udfff" for letter in path):  # bytes that are no letters
+        raise InputError(f"a name is not UTF-8: {path!a}", "rename it")
+    if has_control(path):
+        raise InputError(f"a name has a control character: {path!r}", "rename it")
 
 
 def _ending(file: str) -> str:
@@ -337,7 +349,7 @@ def framing(size: tuple[int, int], frame: Frame) -> str:
     height, width = size
     shape = "square" if height == width else f"part with sides {height}:{width}"
     how = {"cover": f"the largest {shape} in the middle resized", "squash": "squashed", "letterbox": "letterboxed"}
-    return f"upright RGB, {how[frame]} (bicubic) to {height}x{width} px"  # stores are known as squashed by this text
+    return f"upright RGB, {how[frame]} (bicubic) to {height}x{width} px"
 
 
 def fit_image(image: Image.Image, size: tuple[int, int], frame: Frame) -> Image.Image:
@@ -506,16 +518,12 @@ def decode_all(
                 yield i, image
             progress(i + 1, len(folder))
     if len(broken) == len(folder) or len(broken) > max_broken * len(folder):
-        raise InputError(
+        raise BrokenImagesError(
             f"{len(broken)} of {len(folder)} images in {folder.root} cannot be read "
             f"(first: {broken[0].path}: {broken[0].reason})",
-            "repair or remove them" + accepting("max_broken=", broken, len(folder)),
+            broken=len(broken),
+            total=len(folder),
         )
-
-
-def accepting(setting: str, broken: Sequence[Broken], total: int) -> str:
-    """What to add to a hint: the setting by which so many unreadable images are accepted."""
-    return "" if len(broken) == total else f", or accept them with {setting}{ceil(100 * len(broken) / total) / 100:g}"
 
 
 def attempt(path: File | None, decode: Callable[[], T]) -> T | str:

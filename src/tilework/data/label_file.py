@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tilework.core.errors import InputError
+from tilework.core.files import has_control
 
 SUFFIXES = (".csv", ".tsv", ".txt")
 INSIDE = ("labels.csv", "labels.tsv", "labels.txt")  # looked for in a folder of images without class folders
@@ -50,7 +51,7 @@ class LabelFile:
             text = file.read_text("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{file} cannot be read", str(error)) from error
-        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         named = [line.removeprefix(ROOT).strip() for _, line in lines if line.startswith(ROOT)]
         lines = [(number, line) for number, line in lines if not line.startswith("#")]
         folder = file.parent / named[0] if named else root or file.parent
@@ -100,7 +101,7 @@ def _rows(file: Path, lines: Sequence[tuple[int, str]]) -> tuple[Row, ...]:
     first = lines[0][1]
     mark = next((mark for mark in ("\t", ",", ";") if mark in first), None)
     try:
-        cells = [line.strip().rsplit(None, 1) for _, line in lines] if mark is None else _split(lines, mark)
+        cells = [line.strip().rsplit(None, 1) for _, line in lines] if mark is None else _split(file, lines, mark)
     except csv.Error as error:
         raise InputError(f"{file} cannot be read", str(error)) from error
     head = [cell.strip().lower() for cell in cells[0]]
@@ -117,6 +118,8 @@ def _rows(file: Path, lines: Sequence[tuple[int, str]]) -> tuple[Row, ...]:
     seen: set[str] = set()
     for (number, _), cell in zip(lines, cells, strict=True):
         name, said = (cell[i] if i < len(cell) else "" for i in (path, label))
+        if has_control(f"{name}{said}"):
+            raise InputError(f"line {number} of {file} has a control character: '{name}', '{said}'", "remove it")
         if not said.strip():
             raise InputError(f"line {number} of {file} has the label ''", "each image needs one")
         if name in seen or not name or name.startswith("/") or ".." in Path(name).parts:
@@ -126,11 +129,17 @@ def _rows(file: Path, lines: Sequence[tuple[int, str]]) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _split(lines: Sequence[tuple[int, str]], mark: str) -> list[list[str]]:
+def _split(file: Path, lines: Sequence[tuple[int, str]], mark: str) -> list[list[str]]:
     """Cells without the blanks around them, but for those in quotes: a name may begin or end with one."""
-    found = (next(csv.reader([line], delimiter=mark, skipinitialspace=True), []) for _, line in lines)
-    quoted = ('"' in line for _, line in lines)
-    return [cells if keep else [cell.strip() for cell in cells] for cells, keep in zip(found, quoted, strict=True)]
+    rows = []
+    for number, line in lines:
+        reader = csv.reader([line, ""], delimiter=mark, skipinitialspace=True)
+        cells = next(reader)
+        if reader.line_num > 1:
+            what = f"line {number} of {file} has a quote that is not closed"
+            raise InputError(what, "close it; no path and no label can hold a line break")
+        rows.append(cells if '"' in line else [cell.strip() for cell in cells])
+    return rows
 
 
 def write_label_file(root: Path, file: Path, keys: Sequence[str], labels: Sequence[str]) -> str:

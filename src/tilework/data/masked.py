@@ -157,8 +157,7 @@ def find_masks(data: Location, directory: str) -> MaskValues:
     """Masks of a store or beside images."""
     if isinstance(data, Url) or is_store(data):
         store = Store(data)
-        frame = "squash" if ", squashed " in store.manifest.preprocessing else "cover"
-        return MaskValues(StoredMasks(store), frame)
+        return MaskValues(StoredMasks(store), store.manifest.frame)
     if open_pairs(data) is None:
         hint = "put images and masks of equal names into 'images' and 'masks', or give a CSV file of pairs"
         raise ConfigError(f"the objective needs masks, and {data} has none", hint)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tilework.core.affine import TRIES, Boxes, random_boxes
 from tilework.core.batch import Batch, Column, Target
-from tilework.core.errors import InputError
+from tilework.core.errors import BrokenImagesError
 from tilework.core.rng import uniform
 from tilework.data.images import (
     Broken,
@@ -29,7 +29,6 @@ from tilework.data.images import (
     ImageBytes,
     Images,
     ImageSource,
-    accepting,
     attempt,
     bounded_image,
     decode_image,
@@ -76,10 +75,11 @@ class Quarantine:
         evident = looked >= LOOKED and count > EVIDENT * self.max_broken * looked
         if count == self.total or count > self.max_broken * self.total or evident:
             met = list(self.found.values())
-            raise InputError(
+            raise BrokenImagesError(
                 f"{count} of {min(looked, self.total)} images in {self.name} cannot be read so far "
                 f"(first: {met[0].path}: {met[0].reason})",
-                "repair or remove them" + accepting("max_broken=", met, min(looked, self.total)),
+                broken=count,
+                total=min(looked, self.total),
             )
 
 

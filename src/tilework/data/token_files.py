@@ -26,6 +26,7 @@ from tilework.core.files import sha256, write
 from tilework.data.labels import Label, number_labels
 from tilework.data.npy_files import load_npy
 from tilework.store import Store, StoreWriter
+from tilework.store.manifest import Frame, with_frame
 from tilework.store.spool import LARGEST_VOCABULARY
 
 CODEBOOK = "codebook.safetensors"
@@ -49,6 +50,7 @@ class Description:
     preprocessing: str
     licence: str
     codebook: str  # SHA-256 of the file beside
+    frame: Frame = "cover"
     files: dict[str, str] = field(default_factory=dict)  # SHA-256 of each, where they have no checksums of their own
 
     @property
@@ -67,7 +69,7 @@ class Description:
             told = json.loads(data)
             if told.pop("format") != FORMAT or told.pop("version") != VERSION:
                 raise DamageError(f"{where} is of another format or version", "update Tilework")
-            found: Description = decode(Description, told)
+            found: Description = decode(Description, with_frame(told))
         except (ValueError, KeyError, TypeError, AttributeError, ConfigError, RecursionError) as error:
             raise DamageError(f"{where} is malformed", f"restore it ({error})") from error
         if len(found.grid) not in (1, 2, 3) or min(*found.grid, found.views, found.vocabulary, found.images) < 1:
@@ -107,7 +109,7 @@ def describe(store: Store, root: Path, files: dict[str, str] | None = None) -> D
     told = store.manifest
     return Description(
         len(store), store.grid, store.vocabulary, store.classes, store.views, told.tokenizer, told.tokenizer_codes,
-        told.preprocessing, told.licence, sha256(root / CODEBOOK), files or {},
+        told.preprocessing, told.licence, sha256(root / CODEBOOK), told.frame, files or {},
     )  # fmt: skip
 
 
@@ -157,8 +159,8 @@ def store_tokens(
         used = np.arange(len(table))
     else:
         table, used, synonyms = _codebook(tokens.where, told)
-        settings = {"tokenizer": told.tokenizer, "preprocessing": told.preprocessing, "used": used}
-        settings["synonyms"] = synonyms
+        settings = {"tokenizer": told.tokenizer, "preprocessing": told.preprocessing, "frame": told.frame}
+        settings |= {"used": used, "synonyms": synonyms}
         settings |= {"licence": licence or told.licence, "views": told.views}
     labels, classes = number_labels(where, tokens.found, told.classes if told else None)
     done = 0

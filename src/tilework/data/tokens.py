@@ -42,7 +42,7 @@ class TokenSource:
     @property
     def frame(self) -> Frame:
         """How its images filled the tokenizer's input."""
-        return "squash" if ", squashed " in self.store.manifest.preprocessing else "cover"
+        return self.store.manifest.frame
 
     @property
     def stream(self) -> Stream:

@@ -26,38 +26,41 @@ class Reconstruction:
     size: tuple[int, int]
     grid: tuple[int, ...]  # with the codes of a position where there are several; or the length of a sequence
     codes: int
-    psnr: float  # dB, mean over images
-    ssim: float
+    psnr: float | None  # dB, mean over images; None without a decoder
+    ssim: float | None
     code_usage: float  # share of the codes that occur
     perplexity: float  # as many codes, all equally often, would be as varied
     bits_per_image: float  # at ceil(log2 K) bits per code
     entropy_bytes_per_image: float  # of the codes, each by itself
     encode_images_per_s: float
-    decode_images_per_s: float
+    decode_images_per_s: float | None
     parameters: int
 
 
 @torch.inference_mode()
 def reconstruction(tokenizer: Tokenizer, source: ImageSource, device: torch.device, batch: int = 32) -> Reconstruction:
-    """Encode and decode all images of a source."""
+    """Encode and decode all images of a source; only encode them where there is no decoder."""
     tokenizer = tokenizer.to(device).eval()
     scores: list[Tensor] = []
     counts = torch.zeros(len(tokenizer.codebook), dtype=torch.int64)
     seconds, grid = [0.0, 0.0], tokenizer.grid(source.grid)
     length = prod(grid)
-    tokenizer.decode(tokenizer.encode(torch.zeros(1, 3, *source.grid, device=device)))  # the first call is slow
+    first = tokenizer.encode(torch.zeros(1, 3, *source.grid, device=device))  # the first call is slow
+    if tokenizer.decodes:
+        tokenizer.decode(first)
     for part in in_order(source, batch):
         x = part.x.to(device) / 255
         begun = perf_counter()
         ids = tokenizer.encode(x)
         counts += torch.bincount(ids.flatten(), minlength=len(counts)).cpu()  # waits for the device
         between = perf_counter()
-        restored = tokenizer.decode(ids)
-        scores.append(torch.stack([psnr(restored, x), ssim(restored, x)], 1).cpu())
+        if tokenizer.decodes:
+            restored = tokenizer.decode(ids)
+            scores.append(torch.stack([psnr(restored, x), ssim(restored, x)], 1).cpu())
         seconds = [seconds[0] + between - begun, seconds[1] + perf_counter() - between]
     p = counts[counts > 0].double() / counts.sum()
     entropy = float(-(p * p.log2()).sum())
-    means = torch.cat(scores).mean(0).tolist()
+    means = torch.cat(scores).mean(0).tolist() if scores else (None, None)
     return Reconstruction(
         images=len(source),
         size=source.grid,
@@ -70,7 +73,7 @@ def reconstruction(tokenizer: Tokenizer, source: ImageSource, device: torch.devi
         bits_per_image=length * max(1, int(np.ceil(log2(len(counts))))),
         entropy_bytes_per_image=length * entropy / 8,
         encode_images_per_s=len(source) / seconds[0],
-        decode_images_per_s=len(source) / seconds[1],
+        decode_images_per_s=len(source) / seconds[1] if scores else None,
         parameters=sum(parameter.numel() for parameter in tokenizer.parameters()),
     )
 

@@ -19,7 +19,7 @@ from tilework.core.files import is_free, new_directory, write, write_json
 from tilework.data import ImageFolder, ImageSource, epoch_order
 from tilework.data.photographs import write_photographs
 from tilework.evaluation import Classification, classify
-from tilework.experiments.statistics import within_noise
+from tilework.experiments.statistics import paired_within_noise
 from tilework.recipes import run_of
 from tilework.report import Card, Page, code_pictures, rows_of_pictures
 from tilework.report.figures import BLUE, ORANGE, draw_trade
@@ -169,7 +169,7 @@ class Demo:
                 "top5": tokens.top(5),
             },
             "pixel": {"accuracy": pixels.top(1), "top5": pixels.top(5)},
-            "within_noise": within_noise(tokens.top(1), pixels.top(1), len(val)),
+            "within_noise": paired_within_noise(*(one.predicted == one.labels for one in (tokens, pixels))),
             "tokenizer": {"psnr": psnr, "codes": store.vocabulary, "codes_used": used, "grid": list(store.grid)},
             "step_seconds": self.state["seconds"],
             "software": f"tilework {__version__}, torch {torch.__version__}",

@@ -66,9 +66,3 @@ def paired_within_noise(one: np.ndarray, other: np.ndarray) -> bool:
     """
     only = int((one & ~other).sum()), int((other & ~one).sum())
     return abs(only[0] - only[1]) <= 1.96 * sum(only) ** 0.5
-
-
-def within_noise(one: float, other: float, count: int) -> bool:
-    """Whether two accuracies on so many images differ by less than 1.96 standard errors of their difference."""
-    variance = (one * (1 - one) + other * (1 - other)) / max(1, count)
-    return abs(one - other) <= 1.96 * variance**0.5

@@ -14,7 +14,7 @@ import torch
 
 from tilework.augment import Augment, CentreCrop, Normalise, build_all
 from tilework.core.config import Plain
-from tilework.core.errors import InputError, OutputError
+from tilework.core.errors import BrokenImagesError, InputError, OutputError
 from tilework.core.files import locked, write_json
 from tilework.core.hub import exactly
 from tilework.core.location import Location, PathOrHub
@@ -135,7 +135,7 @@ class Annotation:
                     spool.remove()
                     what = f"{broken} of {len(folder)} images in {self.images} cannot be read"
                     first = f"(the last: {bad[-1].path}: {bad[-1].reason})"
-                    raise InputError(f"{what} {first}", "repair or remove them, or raise --max-broken")
+                    raise BrokenImagesError(f"{what} {first}", broken=broken, total=len(folder))
                 spool.add(part)
         finally:
             bar.close()

@@ -190,7 +190,7 @@ def data_spec(source: Source, shape: Shape) -> DataSpec:
         source.classes,
         digest,
         source.grid,
-        "squash" if store is not None and ", squashed " in store.manifest.preprocessing else "cover",
+        "cover" if store is None else store.manifest.frame,
         {} if store is None else {k: v for k, v in store.manifest.tokenizer.items() if k in TOKENIZER},
         "" if store is None else store.manifest.licence,
     )

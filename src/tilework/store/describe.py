@@ -77,6 +77,7 @@ class Description:
             "images_per_class": {n: int(c) for n, c in zip(store.classes, self.balance, strict=True)},
             "tokenizer": manifest.tokenizer,
             "preprocessing": manifest.preprocessing,
+            "frame": manifest.frame,
             "licence": manifest.licence or "not stated",
             "software": manifest.software,
         }

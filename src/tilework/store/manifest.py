@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from pathlib import Path
+from typing import Any, Literal
 
 from tilework.core.config import decode
 from tilework.core.errors import ConfigError, DamageError, InputError
@@ -14,6 +15,7 @@ from tilework.core.sealed import seal_of
 from tilework.store.columns import ColumnEntry
 from tilework.store.shard import ShardEntry
 
+Frame = Literal["cover", "squash", "letterbox"]  # how an image of any aspect fills a size
 NAME = "manifest.json"
 FORMAT = "tilework store"
 VERSION = 2  # written
@@ -47,7 +49,8 @@ class Manifest:
     tokenizer: dict[str, str] = field(default_factory=dict)  # name, sha256 of its weights
     tokenizer_codes: int = 0  # of the tokenizer, where the store keeps only those in use
     substituted: int = 0  # codes outside the set of used ones, replaced by their nearest neighbour in it
-    preprocessing: str = ""
+    preprocessing: str = ""  # in words, for people
+    frame: Frame = "cover"  # how images filled the tokenizer's size; not written if "cover"
     licence: str = ""
     software: str = ""
     shuffled: bool = False  # images lie in random order: shards can be read one after another; not written if false
@@ -58,6 +61,12 @@ class Manifest:
     def length(self) -> int:
         """Codes of a record."""
         return prod(self.grid)
+
+
+def with_frame(told: Any) -> Any:
+    """What a store, or a part of one, says of itself as JSON, with the frame that older ones tell only in words."""
+    squashed = isinstance(told, dict) and "frame" not in told and ", squashed " in str(told.get("preprocessing"))
+    return {**told, "frame": "squash"} if squashed else told
 
 
 def largest_length(grid: tuple[int, ...]) -> int:
@@ -77,6 +86,8 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
         del body["shuffled"]
     if not manifest.original_bytes:
         del body["original_bytes"]
+    if manifest.frame == "cover":
+        del body["frame"]
     text = {"format": FORMAT, "version": VERSION, **body, "seal": seal_of(body)}
     write(root / NAME, (json.dumps(text, indent=1) + "\n").encode())
 
@@ -110,7 +121,7 @@ def parse(data: bytes, root: str) -> Manifest:
     if text.pop("seal", None) != digest:
         raise DamageError(f"{path} was changed after it was written", "restore it")
     try:
-        manifest: Manifest = decode(Manifest, text)
+        manifest: Manifest = decode(Manifest, with_frame(text))
     except (ConfigError, RecursionError) as error:
         raise DamageError(f"{path} is malformed", str(error)) from error
     _check(root, manifest)

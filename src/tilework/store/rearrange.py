@@ -46,6 +46,7 @@ def gather(
         codec=codec or (first.manifest.codec if len({s.manifest.codec for s in stores}) == 1 else "auto"),
         tokenizer=first.manifest.tokenizer,
         preprocessing=_joined([store.manifest.preprocessing for store in stores]),
+        frame=first.manifest.frame,
         licence=_joined([store.manifest.licence for store in stores]),
         used=used,
         views=first.views,
@@ -151,7 +152,8 @@ def _check_alike(first: Store, other: Store) -> None:
     same = a.tokenizer.get("sha256") == b.tokenizer.get("sha256") and a.tokenizer_codes == b.tokenizer_codes
     if not same:  # first: other grids follow from it
         raise InputError(f"{other.path} was made with another tokenizer than {first.path}", "tokenize it again")
-    for what, mine, yours in (("grid", a.grid, b.grid), ("number of views", a.views, b.views)):
+    alike = (("grid", a.grid, b.grid), ("number of views", a.views, b.views), ("frame", a.frame, b.frame))
+    for what, mine, yours in alike:
         if mine != yours:
             raise InputError(f"{other.path} has another {what} than {first.path}", f"{yours} and {mine}")
     _, here, there = np.intersect1d(first.used, other.used, return_indices=True)

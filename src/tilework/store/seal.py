@@ -360,6 +360,7 @@ class Sealing:
             tokenizer_codes=plan.vocabulary,
             substituted=settled.substituted,
             preprocessing=plan.preprocessing,
+            frame=plan.frame,
             licence=plan.licence,
             original_bytes=plan.original_bytes,
             software=f"tilework {__version__}",

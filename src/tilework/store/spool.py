@@ -29,7 +29,7 @@ from tilework.core.errors import ConfigError, DamageError, InputError, OutputErr
 from tilework.core.files import write, write_json
 from tilework.store.codec import check_codes
 from tilework.store.columns import Values, entry_of, pack_columns, take_values, unpack_columns
-from tilework.store.manifest import largest_length
+from tilework.store.manifest import Frame, largest_length, with_frame
 from tilework.store.packed import Packed
 from tilework.store.shard import Shard, write_shard
 
@@ -48,6 +48,7 @@ class Plan:
     views: int = 1
     tokenizer: dict[str, str] = field(default_factory=dict)
     preprocessing: str = ""
+    frame: Frame = "cover"
     licence: str = ""
     parts: int = 0  # number of parts of the store; 0: given when it is sealed
     source: str = ""  # hash of the list of images: another list needs another spool
@@ -115,7 +116,7 @@ class Spool:
     def open(path: Path) -> Spool:
         """The spool of a directory."""
         try:
-            plan: Plan = decode(Plan, json.loads((path / "plan.json").read_bytes()))
+            plan: Plan = decode(Plan, with_frame(json.loads((path / "plan.json").read_bytes())))
             tensors = load((path / "codebook.safetensors").read_bytes())
             codebook, synonyms = tensors["codebook"], tensors.get("synonyms")
         except FileNotFoundError as error:

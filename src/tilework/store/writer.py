@@ -18,6 +18,7 @@ from tilework.core.errors import InputError, OutputError
 from tilework.core.files import locked, make_directory
 from tilework.store.codec import check_codes
 from tilework.store.columns import Values, entry_of, join_values
+from tilework.store.manifest import Frame
 from tilework.store.seal import SHARD_IMAGES, clear, seal
 from tilework.store.spool import LARGEST_VOCABULARY, Plan, Spool, spool_of
 
@@ -34,6 +35,7 @@ class StoreWriter:
     codec: str = "auto"  # the smallest of the fast codecs
     tokenizer: dict[str, str] = field(default_factory=dict)
     preprocessing: str = ""
+    frame: Frame = "cover"
     licence: str = ""
     shard_images: int = SHARD_IMAGES
     cut: bool = False  # keep only codes that occur, renumbered
@@ -122,6 +124,7 @@ class StoreWriter:
                 views=self.views,
                 tokenizer=self.tokenizer,
                 preprocessing=self.preprocessing,
+                frame=self.frame,
                 licence=self.licence,
                 original_bytes=self.original_bytes,
             )

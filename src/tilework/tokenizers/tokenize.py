@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tilework.core.errors import InputError, OutputError
+from tilework.core.errors import BrokenImagesError, InputError, OutputError
 from tilework.core.files import write, write_json
 from tilework.data.detected import COLUMN, SIDES, ObjectFolder, pack_objects
-from tilework.data.images import Broken, Frame, ImageFolder, Images, accepting, attempt, decode_image
+from tilework.data.images import Broken, Frame, ImageFolder, Images, attempt, decode_image
 from tilework.data.pairs import PairFolder, image_sides
 from tilework.data.views import decode_views, sample_crops
 from tilework.store import Plan, Spool, seal, spool_of
@@ -95,6 +95,7 @@ class Tokenizing:
             views=self.views,
             tokenizer={**self.card.made_by, **order},
             preprocessing=preprocessing,
+            frame=self.frame if self.views == 1 else "cover",
             licence=self.licence,
             parts=-(-len(images) // self.part),
             source=digest_of(images, settings),
@@ -332,9 +333,10 @@ def check_receipt(spool: Spool, number: int, broken: list[Broken], total: int, m
 def check_broken(broken: Sequence[Broken], total: int, share: float) -> None:
     """Refuse a larger share of unreadable images than is accepted."""
     if len(broken) > share * total or len(broken) == total:
-        raise InputError(
+        raise BrokenImagesError(
             f"{len(broken)} of {total} images cannot be read (first: {broken[0].path}: {broken[0].reason})",
-            "repair or remove them" + accepting("--max-broken ", broken, total),
+            broken=len(broken),
+            total=total,
         )
 
 
