@@ -23,6 +23,8 @@ def test_a_network_of_very_many_layers_is_stopped_early() -> None:
     with pytest.raises(ValueError, match="more than 10,000 numbers"), without_memory(10_000):
         built.extend(nn.Linear(10, 10) for _ in range(10**9))
     assert len(built) == 90  # of 110 numbers each
+    with pytest.raises(ValueError, match="20,000 tensors"), without_memory(10**12):
+        built.extend(nn.LayerNorm(1) for _ in range(10**9))
     nn.Linear(200, 200)  # nothing is counted afterwards
 
 

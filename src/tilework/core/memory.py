@@ -14,6 +14,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # names of glibc's mallopt
 LARGEST_BLOCK = 1 << 25  # 32 MiB, the most that glibc takes
 KEPT = 1 << 30
+TENSORS = 20_000  # of a network, at most: ten times those of the largest that are known
 
 
 def keep_freed_memory() -> bool:
@@ -31,14 +32,14 @@ def keep_freed_memory() -> bool:
 @contextmanager
 def without_memory(most: int) -> Iterator[None]:
     """Networks that are built inside have shapes only; one of more than so many numbers is stopped by ValueError."""
-    owner, count = get_ident(), 0
+    owner, count, tensors = get_ident(), 0, 0
 
     def add(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        nonlocal count
+        nonlocal count, tensors
         if get_ident() == owner and parameter is not None:
-            count += parameter.numel()
-            if count > most:
-                raise ValueError(f"a network of more than {most:,} numbers is asked for")
+            count, tensors = count + parameter.numel(), tensors + 1
+            if count > most or tensors > TENSORS:
+                raise ValueError(f"a network of more than {most:,} numbers or {TENSORS:,} tensors is asked for")
 
     hook = register_module_parameter_registration_hook(add)
     try:
