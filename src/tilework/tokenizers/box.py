@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tilework.core.console import counted
 from tilework.core.errors import InputError
 from tilework.core.location import PACKAGED, PathOrHub
 from tilework.data.images import Frame
@@ -87,7 +86,7 @@ def fitted_box(
     tokenizer, card = loaded = load_box()
     points = min(IMAGES, len(images)) * prod(tokenizer.grid(card.size))
     if points < FEWEST * len(tokenizer.codebook):
-        say(f"{counted(len(images), 'image')} are too few to fit codes to: those of the package are used")
+        say(f"too few images to fit codes to ({len(images)}): those of the package are used")
         return with_codes(tokenizer.codebook, loaded)
     say("fitting codes to these images")
     fitted = pooled_box(tokenizer) if form == "pooled" else tokenizer
