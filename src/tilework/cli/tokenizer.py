@@ -287,7 +287,11 @@ def card(
     chosen = pick_device(device)
     model, known = box.open_tokenizer(tokenizer)
     packaged = known.place is None  # the box
-    about = {"tokenizer": known.name, "sha256": known.encoder or known.sha256, "origin": known.origin}
+    about: dict[str, object] = {
+        "tokenizer": known.name,
+        "sha256": known.encoder or known.sha256,
+        "origin": known.origin,
+    }
     about |= box.ABOUT if packaged else {}
     about["weights_bytes"] = ((PACKAGED / box.NAME if packaged else tokenizer) / WEIGHTS).stat().st_size
     if images is None:
