@@ -2,11 +2,13 @@
 
     python tests/kills.py [--kinds worker launcher s3 ray] [--kills 20] [--seed 0] [--json FILE]
 
-worker: one of two workers of torchrun, which restarts them; the weights of one process that is never disturbed.
-launcher: torchrun itself; no worker lives 10 s later, and the same command goes on; the same weights.
+worker: one of two workers of torchrun, which restarts them; the weights of two that nobody disturbs, bit by bit.
+launcher: torchrun itself; the same command is repeated and goes on; the same weights.
 s3: the S3 server, while a store is read from it with an empty cache; it comes back after a second; the same codes.
 ray: the worker that tokenizes a part, once for each part; the same bytes.
-Every kind says how many kills there were and how many were survived; what differs at the end survives none.
+Half of the workers and launchers are killed at any moment of their start, half while they train. Every kind says how
+many kills there were, how many were survived (what differs at the end survives none), and how many processes that it
+started were still there 10 s after the one that should end them: after every launcher, else at the end.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -22,6 +25,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,7 +40,7 @@ from small_data import write_store
 from small_runs import children_of, command, wait_for
 from tilework.core.location import Url
 from tilework.data.images import ImageFolder
-from tilework.store import Store, remote
+from tilework.store import Store
 from tilework.store.upload import upload
 from tilework.tokenizers import VitVqConfig
 from tilework.tokenizers.ray_engine import spool_on_ray
@@ -43,6 +48,37 @@ from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.tokenizers.tokenizer import Card
 
 PATIENCE = 900.0  # seconds for anything to happen
+START = 6.0  # seconds in which workers import and find each other
+LATER = 10.0  # seconds after which nothing may be left
+CREATE = os.O_CREAT | os.O_EXCL
+MARK = "TILEWORK_KILLS"  # in the environment of whatever is started here
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of all kills of a kind. orphans: processes that were left."""
+
+    kills: int
+    survived: int
+    orphans: int
+
+
+def left() -> list[int]:
+    """Processes that were started here, or by those that were."""
+    mark, found = f"{MARK}={os.environ[MARK]}".encode(), []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # ended meanwhile, or another user's
+            if mark in file.read_bytes().split(b"\0"):
+                found.append(int(file.parent.name))
+    return found  # a dead one that nobody has waited for has no environment
+
+
+def left_later() -> int:
+    """How many, after a while; as soon as there are none, the rest of the while is spared."""
+    until = time.monotonic() + LATER
+    while (count := len(left())) and time.monotonic() < until:
+        time.sleep(0.2)
+    return count
 
 
 def step_of(out: Path) -> int:
@@ -51,119 +87,135 @@ def step_of(out: Path) -> int:
     return int(latest.read_text().split()[0].removeprefix("step-")) if latest.is_file() else 0
 
 
-def same_weights(one: Path, other: Path) -> bool:
-    mine, yours = (load_file(p / f"checkpoints/step-{step_of(p):08d}/objective.safetensors") for p in (one, other))
-    return mine.keys() == yours.keys() and all(float((mine[k] - yours[k]).abs().max()) < 1e-5 for k in mine)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
+def finished(running: subprocess.Popen[bytes], out: Path) -> bool:
+    """Whether a launcher ends well, with the weights that lie in the folder `undisturbed` beside."""
+    if code := running.wait(PATIENCE):
+        print(f"torchrun ended with {code}:", *(out.parent / "said").read_text().splitlines()[-40:], sep="\n")
         return False
+    at = f"checkpoints/step-{step_of(out):08d}/objective.safetensors"
+    mine, yours = load_file(out.parent / "undisturbed" / at), load_file(out / at)
+    differs = max(float((mine[name] - yours[name]).abs().max()) for name in mine)
+    print(f"weights differ by {differs:.1e} at most")
+    return mine.keys() == yours.keys() and differs == 0
 
 
-def torchrun(line: list[str], restarts: int = 0) -> subprocess.Popen[bytes]:
+def torchrun(line: list[str], root: Path, restarts: int = 0) -> subprocess.Popen[bytes]:
+    """Two workers. root: of a file with what they say."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
     own = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
-    quiet = subprocess.DEVNULL
-    return subprocess.Popen([sys.executable, *launcher, *line], env=own, stdout=quiet, stderr=quiet)
+    with (root / "said").open("ab") as said:
+        return subprocess.Popen([sys.executable, *launcher, *line], env=own, stdout=said, stderr=said)
 
 
-def training(root: Path, kills: int) -> tuple[int, Callable[[str], list[str]]]:
-    """Steps of a run that lasts for so many kills, and its command; one process has done it in `root/one`."""
-    store, steps = write_store(root / "train.tok"), 40 * (kills + 1)
-    words = ["fit.save_every=2", "fit.seed=3"]
+def training(root: Path, kills: int) -> Callable[[str], list[str]]:
+    """The command of a run that lasts for so many kills; it has been done once without any in `root/undisturbed`."""
+    store, steps = write_store(root / "train.tok"), 20 * (kills + 1)
+    words = ["fit.save_every=5", "fit.seed=3"]
 
     def line(name: str) -> list[str]:
         return [*command(store, root / name, steps, *words), "--device", "cpu"]
 
-    subprocess.run([sys.executable, *line("one")], check=True, capture_output=True)
-    return steps, line
+    assert torchrun(line("undisturbed"), root).wait(PATIENCE) == 0, (root / "said").read_text()
+    return line
 
 
-def worker(root: Path, kills: int, rng: random.Random) -> tuple[int, bool]:
-    steps, line = training(root, kills)
-    out, done = root / "two", 0
-    running = torchrun(line("two"), restarts=kills)
-    for _ in range(kills):
-        before = step_of(out)
-        wait_for(lambda before=before: step_of(out) >= before + 4 or running.poll() is not None, PATIENCE)  # type: ignore[misc]
-        workers = children_of(running.pid)
-        if running.poll() is not None or step_of(out) >= steps or not workers:
-            break
-        time.sleep(rng.random() / 2)
+def at_some_moment(
+    running: subprocess.Popen[bytes], out: Path, trains: bool, old: list[int], rng: random.Random
+) -> list[int]:
+    """Workers of a launcher, at a moment of their start or, once they have saved a step, of their training.
+
+    old: those that they replace. None where the launcher has ended.
+    """
+    before = step_of(out)
+
+    def come() -> bool:
+        new = len(set(children_of(running.pid)) - set(old)) >= 2
+        return running.poll() is not None or (step_of(out) > before if trains else new)
+
+    wait_for(come, PATIENCE)
+    time.sleep(rng.random() * (0.5 if trains else START))
+    return children_of(running.pid) if running.poll() is None else []
+
+
+def worker(root: Path, kills: int, rng: random.Random) -> Outcome:
+    line, out = training(root, kills), root / "killed"
+    running, done, workers = torchrun(line("killed"), root, restarts=kills), 0, list[int]()
+    while done < kills and (workers := at_some_moment(running, out, done % 2 == 1, workers, rng)):
         os.kill(rng.choice(workers), signal.SIGKILL)
         done += 1
-    return done, running.wait(PATIENCE) == 0 and same_weights(root / "one", out) and not children_of(running.pid)
+    same = finished(running, out)
+    return Outcome(done, done * same, left_later())
 
 
-def launcher(root: Path, kills: int, rng: random.Random) -> tuple[int, bool]:
-    _, line = training(root, kills)
-    out, done, orphans = root / "two", 0, 0
-    for _ in range(kills):
-        before, running = step_of(out), torchrun(line("two"))
-        wait_for(lambda before=before, running=running: step_of(out) > before or running.poll() is not None, PATIENCE)  # type: ignore[misc]
-        if running.poll() is not None:
+def launcher(root: Path, kills: int, rng: random.Random) -> Outcome:
+    line, out = training(root, kills), root / "killed"
+    done = orphans = 0
+    while done < kills:
+        running = torchrun(line("killed"), root)
+        if not at_some_moment(running, out, done % 2 == 1, [], rng):
             break
-        time.sleep(rng.random() / 2)
-        workers = children_of(running.pid)
         running.kill()
         running.wait()
         done += 1
-        time.sleep(10)
-        orphans += sum(map(alive, workers))
-    return done, torchrun(line("two")).wait(PATIENCE) == 0 and same_weights(root / "one", out) and not orphans
+        orphans += left_later()
+    same = finished(torchrun(line("killed"), root), out)
+    return Outcome(done, done * same, orphans + left_later())
 
 
-def s3(root: Path, kills: int, rng: random.Random) -> tuple[int, bool]:
-    local = write_store(root / "train.tok")
-    remote.PAUSE = 0.1
-    same = True
+def s3(root: Path, kills: int, rng: random.Random) -> Outcome:
+    local, done, same, usual = write_store(root / "train.tok", count=480), 0, True, 0.0  # 24 shards
+    every, url = np.arange(480), f"s3://{BUCKET}/train.tok"
+    wanted = Store(local).batch(every)
     with S3Server(root / "s3") as server:
         os.environ.update(server.environment(root / "cache"))
-        upload(local, Url(f"s3://{BUCKET}/train.tok"))
-        for number in range(kills):
+        upload(local, Url(url))
+        for number in range(-1, 10 * kills):  # the first read is not disturbed, and says how long one takes
+            if done == kills:
+                break
             os.environ["TILEWORK_CACHE"] = str(root / f"cache-{number}")
-            found = Store(f"s3://{BUCKET}/train.tok")
-            server.kill()
-
-            def revive(pause: float) -> None:
-                time.sleep(pause)
-                server.start()
-
-            back = threading.Thread(target=revive, args=(0.5 + rng.random(),))
-            back.start()
-            same &= bool((found.batch(np.arange(48)) == Store(local).batch(np.arange(48))).all())
-            back.join()
+            codes: list[np.ndarray] = []
+            reader = threading.Thread(target=lambda codes=codes: codes.append(Store(url).batch(every)))
+            begun = time.monotonic()
+            reader.start()
+            if number >= 0:
+                reader.join(rng.random() * usual)
+                if reader.is_alive():  # else it was too late
+                    server.kill()
+                    done += 1
+                    time.sleep(0.5 + rng.random())
+                    server.start()
+            reader.join()
+            usual = usual or time.monotonic() - begun
+            same &= len(codes) == 1 and bool((codes[0] == wanted).all())
             server.wait(PATIENCE)
-    return kills, same
+    return Outcome(done, done * same, left_later())
 
 
-def ray(root: Path, kills: int, rng: random.Random) -> tuple[int, bool]:
+def ray(root: Path, kills: int, rng: random.Random) -> Outcome:
     import ray as engine
 
     draws = np.random.default_rng(rng.randrange(1 << 30))
-    for i in range(2 * kills):
+    for i in range(4 * kills):
         path = root / f"images/{'ab'[i % 2]}/{i:03d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(draws.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(path)
     torch.manual_seed(0)
     model = VitVqConfig(patch=4, codes=64, code_dim=6, width=16, depth=1, heads=2).build(3, (16, 16), 0).eval()
     model.start(torch.rand(8, 3, 16, 16))
-    job = Tokenizing(model, Card("small", "ab" * 32, (16, 16)), torch.device("cpu"), part=2)
+    job = Tokenizing(model, Card("small", "ab" * 32, (16, 16)), torch.device("cpu"), part=4)
     folder = ImageFolder.open(root / "images")
 
     class Deadly(ImageFolder):  # local: it travels by value
-        """The first process to ask for a part dies by it; the next one finds the mark and lives."""
+        """The first process to read a part dies before one of its images; the next one finds the mark and lives."""
 
         def files(self, index: Sequence[int]) -> Iterator[Path]:
-            try:
-                os.close(os.open(self.root.parent / f"killed-{next(iter(index))}", os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                return super(type(self), self).files(index)
-            os.kill(os.getpid(), signal.SIGKILL)
-            raise AssertionError("alive")
+            part = self.paths[0].stem
+            for turn, file in enumerate(ImageFolder.files(self, index)):
+                if turn == int(part) // 8 % 4:
+                    with suppress(FileExistsError):
+                        os.close(os.open(self.root.parent / f"killed-{self.paths[0].parent.name}{part}", CREATE))
+                        os.kill(os.getpid(), signal.SIGKILL)
+                yield file
 
     tokenize(folder, job, root / "one.tok")
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_TOKEN=uuid.uuid4().hex, RAY_worker_niceness="0")
@@ -178,10 +230,17 @@ def ray(root: Path, kills: int, rng: random.Random) -> tuple[int, bool]:
         {p.relative_to(root / name): p.read_bytes() for p in (root / name).rglob("*") if p.is_file()}
         for name in ("one.tok", "ray.tok")
     )
-    return len(list(root.glob("killed-*"))), mine == yours
+    done = len(list(root.glob("killed-*")))
+    return Outcome(done, done * (mine == yours), left_later())
 
 
 KINDS = {"worker": worker, "launcher": launcher, "s3": s3, "ray": ray}
+
+
+def processor_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def main() -> None:
@@ -191,15 +250,22 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    found: dict[str, object] = {"command": " ".join(sys.argv)}
+    found: dict[str, object] = {}
     if asked.json is not None and asked.json.is_file():  # kinds may be measured one after another
-        found = json.loads(asked.json.read_text()) | found
+        found = json.loads(asked.json.read_text())
     for kind in asked.kinds:
-        begun = time.monotonic()
-        with TemporaryDirectory() as folder:
-            kills, same = KINDS[kind](Path(folder), asked.kills, random.Random(asked.seed))
-        seconds = round(time.monotonic() - begun)
-        found[kind] = {"kills": kills, "survived": kills if same else 0, "seconds": seconds}
+        os.environ[MARK] = uuid.uuid4().hex
+        begun, spent = time.monotonic(), processor_seconds()
+        try:
+            with TemporaryDirectory() as folder:
+                outcome = KINDS[kind](Path(folder), asked.kills, random.Random(asked.seed))
+        finally:
+            for pid in left():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        cost = {"seconds": round(time.monotonic() - begun), "processor_seconds": round(processor_seconds() - spent)}
+        line = f"tests/kills.py --kinds {kind} --kills {asked.kills} --seed {asked.seed}"
+        found[kind] = {"command": line, **asdict(outcome), **cost}
         print(kind, found[kind], flush=True)
         if asked.json is not None:
             asked.json.write_text(json.dumps(found, indent=1) + "\n")

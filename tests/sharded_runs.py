@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch._dynamo.utils import counters
 
 from tilework.augment import Embed, RandomResizedCrop
 from tilework.core.distributed import World, join_world
@@ -88,6 +89,8 @@ def main(root: Path, more: bool) -> None:
         if more:
             resume(world, root, "ddp", "from ddp", shard=True)
             train(world, root, "everything", **EVERYTHING)
+            assert bool(counters["stats"]["unique_graphs"]) == EVERYTHING["compile"], "nothing was compiled"
+            resume(world, root, "everything", "everything, resumed", **EVERYTHING)
 
 
 if __name__ == "__main__":

@@ -36,3 +36,10 @@ def children_of(pid: int) -> list[int]:
         if int(parent) == pid and state != "Z":
             found.append(int(stat.parent.name))
     return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tilework.core.errors import InputError
+from tilework.core.errors import BrokenImagesError, InputError
 from tilework.data import ImageFolder, ImageSource, decode_image, images
 
 SIZE = (16, 24)  # H, W
@@ -372,10 +372,10 @@ def test_pixels_and_labels_stay_together_around_broken_files(mixed: Path) -> Non
 
 
 def test_too_many_broken_files_are_refused(mixed: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"5 of 8 images in .*mixed.* \(first: a/cut.jpg: .*truncated.*max_broken=0\.63"
-    ):
+    what = r"5 of 8 images in .*mixed.* \(first: a/cut.jpg: .*truncated"
+    with pytest.raises(BrokenImagesError, match=what) as refused:
         ImageSource.load(mixed, SIZE, max_broken=0.6)
+    assert str(refused.value.accepted_by("max_broken=")).endswith("or accept them with max_broken=0.63")
 
 
 def test_threshold_itself_is_allowed(mixed: Path) -> None:

@@ -23,6 +23,7 @@ import faults.damage
 import faults.disk
 import faults.fuzz
 import faults.kills
+import faults.long
 import faults.shared  # noqa: F401
 from faults.matrix import ROWS, Outcome, Row
 
@@ -75,7 +76,7 @@ def main() -> None:
             f"{row.number:2d}  {row.name:<40} {found.passed:>7,} of {found.tried:>7,}  {found.seconds:8.1f} s",
             flush=True,
         )
-        for trouble in found.failures:
+        for trouble in dict.fromkeys(found.failures):
             print(f"      {trouble}", flush=True)
         kept[row.name] = {"number": row.number, "asked": count, "seed": options.seed, **asdict(found)}
         if options.out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +29,28 @@ class Work:
     name: str
     data: Callable[[Path], object]
     words: Callable[[Path, Path], list[str]]
-    result: Callable[[Path], bool] = lambda file: True  # which files of the output must be the same
+    result: Callable[[Path], bytes | None] = (
+        Path.read_bytes
+    )  # what must be the same of a file of the output; None: nothing
 
 
-def weights(file: Path) -> bool:
+def weights(file: Path) -> bytes | None:
     """What a run learnt."""
-    return file.suffix == ".safetensors"
+    return file.read_bytes() if file.suffix == ".safetensors" else None
+
+
+TIMES = ("seconds", "cpu_minutes", "throughput", "images_per_second")  # figures that differ from one time to the next
+
+
+def figures(file: Path) -> bytes | None:
+    """What an experiment found."""
+
+    def timeless(found: Any) -> Any:
+        if isinstance(found, dict):
+            return {name: timeless(value) for name, value in found.items() if name not in TIMES}
+        return [timeless(value) for value in found] if isinstance(found, list) else found
+
+    return json.dumps(timeless(json.loads(file.read_bytes()))).encode() if file.name == "results.json" else None
 
 
 def images_and_tokenizer(root: Path) -> None:
@@ -66,6 +84,48 @@ def _from_stores(command: list[str], more: list[str], data: Path, out: Path) -> 
     return [*command, f"{data}/x.tok", *(word.format(data=data) for word in more), "--out", f"{out}"]
 
 
+PIXELS = ["size=[32,32]", "augment=[{name: normalise}]", "evaluation=[{name: normalise}]"]
+PIXELS += ["model.width=16", "model.heads=2", "model.depth=1"]
+
+
+def photographs(root: Path) -> None:
+    """Two folders of images and a tokenizer."""
+    write_images(root / "train", count=8)
+    write_images(root / "val", count=4, seed=1)
+    make_tokenizer(root / "tokenizer")
+
+
+def images_and_model(root: Path) -> None:
+    """Images, and a classifier of their pixels."""
+    write_images(root / "images", count=12)
+    settings = ["fit.epochs=0", "fit.steps=2", "fit.batch=4", *PIXELS]
+    words = ["train", "plain_pixel_cpu", *settings, "--data", f"{root}/images", "--out", f"{root}/model"]
+    if code := ended(launch(words, root / "log.txt")):
+        raise RuntimeError(f"training of the annotator ends with {code}: {(root / 'log.txt').read_text()[-500:]}")
+
+
+def _table(data: Path, out: Path) -> list[str]:
+    rows = [f"{name}: demo_token {SETTINGS} fit.steps={steps} fit.save_every=2" for name, steps in (("a", 4), ("b", 6))]
+    return ["table", *rows, "--seeds", "2", "--data", f"{data}/x.tok", "--val", f"{data}/y.tok", "--out", f"{out}"]
+
+
+def _compare(data: Path, out: Path) -> list[str]:
+    settings = ["fit.epochs=0", "fit.steps=3", "fit.batch=4", "model.width=16", "model.heads=2", "model.depth=1"]
+    recipes = ["--pixel-recipe", "demo_pixel", "--token-recipe", "demo_token", "--plain-recipe", "demo_token"]
+    rows = ["--rows", "pixels@2", "uniform:0.5@1", "jpeg:20@1"]
+    return ["compare", f"{data}/train", *settings, "--val", f"{data}/val", *recipes, *rows, "--out", f"{out}"]
+
+
+def _frontier(data: Path, out: Path) -> list[str]:
+    rows = ["--rows", "float16", "rounded:0.85", "pq:4", "jpeg:16:30"]
+    settings = ["--settings", "fit.steps=2", "fit.batch=4", "fit.schedule.warmup_steps=1"]
+    return ["frontier", f"{data}/train", "--val", f"{data}/val", *rows, "--out", f"{out}", *settings]
+
+
+def _annotate(data: Path, out: Path) -> list[str]:
+    return ["annotate", f"{data}/images", "--model", f"{data}/model", "--top", "2", "--out", f"{out}"]
+
+
 WORKS = (
     Work("training", lambda root: write_store(root / "x.tok"), _train, weights),
     Work("tokenize", images_and_tokenizer, _tokenize),
@@ -73,7 +133,23 @@ WORKS = (
     Work("merge", two_stores, partial(_from_stores, ["merge"], ["{data}/y.tok", "--prefix", "a/", "b/"])),
     Work("subset", two_stores, partial(_from_stores, ["subset"], ["--fraction", "0.4"])),
     Work("dense training", lambda root: write_pairs(root / "pairs"), _dense, weights),
+    Work("table", two_stores, _table, figures),
+    Work("compare", photographs, _compare, figures),
+    Work("frontier", photographs, _frontier, figures),
+    Work("annotate", images_and_model, _annotate),
 )
+COUNTS = (
+    (50, 1),
+    (50, 1),
+    (20, 1),
+    (15, 0),
+    (15, 0),
+    (20, 0),
+    (7, 0),
+    (7, 0),
+    (6, 0),
+    (20, 0),
+)  # nightly, in make test
 
 
 def undisturbed(work: Work, folder: Path) -> dict[str, str]:
@@ -126,7 +202,7 @@ def finish(work: Work, data: Path, out: Path, whole: dict[str, str], log: Path) 
     return f"left behind: {left}" if left else None
 
 
-for work, full, quick in zip(WORKS, (50, 50, 20, 15, 15, 20), (1, 1, 1, 0, 0, 0), strict=True):
+for work, (full, quick) in zip(WORKS, COUNTS, strict=True):
     ROWS.append(Row(4, f"SIGKILL: {work.name}", full, quick, partial(kills, work)))
 
 

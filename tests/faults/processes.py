@@ -72,10 +72,11 @@ def killed_at_sync(words: list[str], log: Path, number: int) -> int:
     return ended(launch(words, log, before))
 
 
-def contents(root: Path, wanted: Callable[[Path], bool] = lambda file: True) -> dict[str, str]:
-    """Hashes of files below a directory, by name."""
+def contents(root: Path, result: Callable[[Path], bytes | None] = Path.read_bytes) -> dict[str, str]:
+    """Hashes of what counts of each file below a directory, by name."""
     files = [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.is_file())
-    return {str(file.relative_to(root.parent)): sha256(file.read_bytes()).hexdigest() for file in files if wanted(file)}
+    found = {str(file.relative_to(root.parent)): result(file) for file in files}
+    return {name: sha256(data).hexdigest() for name, data in found.items() if data is not None}
 
 
 def left_behind(folder: Path) -> list[str]:

@@ -24,3 +24,10 @@ def test_it_is_one_layer_on_the_standardised_mean() -> None:
 def test_it_has_no_blocks() -> None:
     with pytest.raises(ConfigError, match="use a ViT"):
         LinearConfig().build(6, (3, 3), 4)(torch.zeros(2, 6, 3, 3), track=True)
+
+
+def test_a_batch_of_one_image_is_refused_in_training_only() -> None:
+    model = LinearConfig().build(6, (3, 3), 4)
+    with pytest.raises(ConfigError, match=r"fit\.batch=2"):
+        model(torch.zeros(1, 6, 3, 3))
+    assert model.eval()(torch.zeros(1, 6, 3, 3)).logits.shape == (1, 4)

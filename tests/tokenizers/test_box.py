@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.nn import functional as F
 
 from small_data import write_images
 from tilework.cli.main import main
-from tilework.core.errors import InputError
+from tilework.core.errors import ConfigError, InputError
 from tilework.data.images import ImageFolder
 from tilework.models import EfficientnetLite0Config
 from tilework.models.efficientnet_lite import PACKAGE, published_weights
@@ -188,6 +190,52 @@ def test_pooled_features_from_folder_to_prediction(tmp_path: Path, capsys: pytes
     unknown = {**store.manifest.tokenizer, box.FORM: "other"}
     with pytest.raises(InputError, match="in a form 'other' that this version does not know"):
         box.box_like("x.tok", unknown, store.codebook.vectors)
+
+
+def test_five_looks_from_folder_to_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the network's mean map of five pictures that Pillow cuts from the squashed image, averaged."""
+    images = write_images(tmp_path / "images", 2, 11)
+    data, like, run = (tmp_path / name for name in ("x.tok", "like.tok", "run"))
+    assert command("tokenize", images, "--codes", "corners", "--out", data, "--keep-order") == 0
+    store, folder = Store(data), ImageFolder.open(images)
+    assert (store.grid, store.manifest.frame, store.manifest.tokenizer[box.FORM]) == ((1, 1, 320), "squash", "corners")
+    network = box.load_box()[0]
+    looks = []
+    for path in folder.paths:
+        whole = Image.open(path).convert("RGB").resize((288, 288), Image.Resampling.BICUBIC)
+        boxes = [(x, y, x + 224, y + 224) for x in (0, 64) for y in (0, 64)]
+        small = F.interpolate(as_tensor(whole), (224, 224), mode="bilinear")
+        looks.append(torch.cat([small, *(as_tensor(whole.crop(edges)) for edges in boxes)]))
+    with torch.no_grad():
+        mean = torch.stack([network.map(five).mean((0, 1, 2)) for five in looks]).numpy()
+    values = np.take_along_axis(store.codebook.vectors, store.batch(np.arange(len(store)))[:, 0, 0], 0)
+    assert (np.abs(values - mean) <= 0.43 * mean.std(0) + 1e-5).mean() > 0.999
+    assert command("tokenize", images, "--out", like, "--like", data, "--keep-order") == 0  # takes the frame over too
+    assert np.array_equal(Store(like).batch(np.arange(22)), store.batch(np.arange(22)))
+    few = ("fit.steps=3", "fit.schedule.warmup_steps=1")
+    assert command("train", "linear_cpu", *few, "--data", data, "--val", like, "--out", run) == 0
+    capsys.readouterr()
+    figures = []
+    for given in (like, images):
+        assert command("eval", run, "--data", given, "--json") == 0
+        figures.append(json.loads(capsys.readouterr().out)["top1"])
+    assert figures[0] == figures[1]
+    assert command("predict", run, folder.paths[0], "--json") == 0
+    assert command("export", run, "--out", tmp_path / "model", "--onnx", "--pixels", "--json") == 0
+    assert '"onnx_input": "pixels (B, 3, 288, 288)' in capsys.readouterr().out
+    assert command("tokenize", images, "--out", tmp_path / "no.tok", "--like", data, "--frame", "cover") == 3
+    assert "give --frame squash" in capsys.readouterr().err
+    assert command("tokenize", images, "--out", tmp_path / "no.tok", "--codes", "corners", "--views", 2) == 4
+    assert "--codes corners does not work with 2 views" in capsys.readouterr().err
+
+
+def as_tensor(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)[None] / 255
+
+
+def test_corners_want_a_map_of_one_position() -> None:
+    with pytest.raises(ConfigError, match="set pool="):
+        replace(box.load_box()[0].config, looks="corners").build(3, (224, 224), 0)
 
 
 def test_its_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+import tilework.tokenizers.tokenize as tokenize_module
 from tilework.core.errors import InputError, OutputError
 from tilework.data import Broken, ImageFolder, decode_image
 from tilework.store import Store
@@ -93,6 +95,15 @@ def test_store_says_how_it_was_made(folder: Path, tokenizer: VitVq, tmp_path: Pa
     assert store.histogram().min() > 0  # codes that do not occur are not kept
     assert np.allclose(store.codebook.vectors, tokenizer.codebook.detach().numpy()[store.used])
     assert store.verify(deep=True) == []
+
+
+def test_the_list_of_images_is_hashed_as_one_json_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spools of earlier versions go on. Oracle: the list in one piece."""
+    monkeypatch.setattr(tokenize_module, "PART", 4)
+    images, settings = ImageFolder.open(folder), [[], 64, 1024, None, "ü"]
+    assert len(images) > 4
+    whole = json.dumps([images.keys, images.labels.tolist(), *settings])
+    assert tokenize_module.digest_of(images, settings) == hashlib.sha256(whole.encode()).hexdigest()
 
 
 def test_squashed_images_are_whole(folder: Path, tokenizer: VitVq, tmp_path: Path) -> None:

@@ -63,6 +63,12 @@ def test_no_memory_is_taken_for_settings_that_do_not_fit(tmp_path: Path, sides: 
         trained_model(tmp_path / "step-00000007", lambda: nn.Linear(*sides))
 
 
+def test_a_network_of_very_many_layers_is_not_built_to_its_end(tmp_path: Path) -> None:
+    saved(tmp_path)
+    with pytest.raises(DamageError, match="settings do not fit"):
+        trained_model(tmp_path / "step-00000007", lambda: nn.Sequential(*(nn.Linear(3, 2) for _ in range(10**9))))  # type: ignore[arg-type, return-value]
+
+
 @pytest.mark.parametrize("file", ["objective.safetensors", "optimiser.safetensors"])
 def test_a_flipped_bit_is_noticed(file: str, tmp_path: Path) -> None:
     saved(tmp_path)

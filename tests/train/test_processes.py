@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from small_runs import begun, children_of, command, wait_for
+from small_runs import alive, begun, children_of, command, wait_for
 
 
 def test_sigterm_saves_and_exits_with_75_and_goes_on(store: Path, tmp_path: Path) -> None:
@@ -29,22 +29,16 @@ def test_sigterm_saves_and_exits_with_75_and_goes_on(store: Path, tmp_path: Path
     assert lines[-1]["step"] == saved
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal for a dead parent is Linux's")
-def test_workers_end_when_their_launcher_is_killed(store: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["at once", "in training"])
+def test_workers_end_when_their_launcher_is_killed(store: Path, tmp_path: Path, when: str) -> None:
     out = tmp_path / "run"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = [sys.executable, *launcher, *command(store, out, 100_000)]
     running = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     workers: list[int] = []
     try:
-        wait_for(lambda: begun(out))
+        wait_for(lambda: begun(out) if when == "in training" else len(children_of(running.pid)) >= 2)
         workers = children_of(running.pid)
         assert len(workers) >= 2
         running.kill()

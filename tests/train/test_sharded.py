@@ -64,11 +64,11 @@ def test_divided_training_equals_ddp_and_resumes_with_one_and_two_processes(
 
 
 @pytest.mark.slow
-def test_division_goes_with_the_other_settings_and_reads_checkpoints_of_ddp(
+def test_division_goes_with_the_other_settings_resumes_with_them_and_reads_checkpoints_of_ddp(
     store: Path, val_store: Path, tmp_path: Path
 ) -> None:
     torchrun(str(tmp_path), "more")
-    for name in ("from ddp", "everything"):
+    for name in ("from ddp", "everything", "everything, resumed"):
         assert_close(tmp_path / name, tmp_path / "ddp")
 
 

@@ -14,6 +14,7 @@ from types import FrameType
 
 from tilework.cli.inputs import check_inputs, in_order, is_folder
 from tilework.core.errors import EXIT_CODES, BrokenImagesError, ConfigError, Stopped, TileworkError
+from tilework.core.launcher import end_with_launcher
 from tilework.core.methods import import_methods
 from tilework.core.registry import nearest
 from tilework.version import __version__
@@ -90,6 +91,7 @@ def overview() -> str:
 def main(args: list[str] | None = None) -> None:
     """Run a command line; always ends in SystemExit."""
     words = sys.argv[1:] if args is None else args
+    end_with_launcher()
     try:
         with suppress(ValueError):  # not the main thread: signals are someone else's
             signal.signal(signal.SIGTERM, _stop)

@@ -11,7 +11,7 @@ from tilework.cli.arguments import Classes, Device, DryRun, Json, KeepOrder, Opt
 from tilework.cli.output import progress_bar, show
 
 if TYPE_CHECKING:
-    from tilework.data.open_images import Images as Opened
+    from tilework.data.images import Images as Opened
     from tilework.tokenizers.tokenize import Tokenizing
 
 
@@ -21,11 +21,13 @@ def tokenize(
     *,
     out: Path,
     tokenizer: OptionalLocal = None,
-    codes: Literal["auto", "pooled", "grid"] = "auto",
+    codes: Literal["auto", "pooled", "corners", "grid"] = "auto",
     like: OptionalData = None,
     labels: OptionalPath = None,
     classes: Classes = None,
-    frame: Literal["cover", "squash"] = "cover",
+    frame: Annotated[
+        Literal["cover", "squash"] | None, arg(help_behavior_hint="(default: that of --like, or cover)")
+    ] = None,
     size: Annotated[str, arg(metavar="HxW", help_behavior_hint="(the tokenizer's)")] = "",
     tiles: Annotated[bool, arg(help_behavior_hint="")] = False,
     masks: Annotated[bool, arg(help_behavior_hint="")] = False,
@@ -51,6 +53,7 @@ def tokenize(
     Without --tokenizer, the one that comes with Tilework is used (a frozen EfficientNet-Lite0, seen: ImageNet-1k), with
     codes fitted to these images; they lie in the store, and --like takes them over. By default they are codes of the
     network's features pooled over the image, under 100 bytes and best for a classifier ('tilework train linear_cpu');
+    --codes corners looks at the whole image and at its four corners, which takes five times as long and is better;
     --codes grid keeps 7x7 codes of positions, which crops, mixtures by area and ViTs need.
 
     Try:
@@ -74,11 +77,13 @@ def tokenize(
         out: Store to write.
         tokenizer: Directory of a trained tokenizer, or hf://OWNER/NAME; box: the one that comes with Tilework, with
             codes of its own.
-        codes: What the tokenizer that comes with Tilework keeps: pooled features of the image, or a grid of codes;
+        codes: What the tokenizer that comes with Tilework keeps: pooled features of the image, the same over five looks
+            at it (corners), or a grid of codes;
             auto: pooled, unless --size, --tiles, --masks or --boxes is given.
         like: Store whose class numbers and set of used codes to take over, for validation and transfer sets.
         labels: Label file (CSV, TSV or lines 'PATH LABEL') instead of one sub-folder per class.
-        frame: cover: the centre of the image, short side resized; squash: the whole image, aspect not kept (SeiT).
+        frame: cover: the centre of the image, short side resized; squash: the whole image, aspect not kept (SeiT; the
+            default for --codes corners).
         size: Height and width of images in pixels, if not those that the tokenizer was trained on.
         tiles: Encode tiles of the tokenizer's own size side by side, for tokenizers that know positions.
         masks: Keep the class masks of the images, without loss, as column 'mask'.
@@ -102,10 +107,10 @@ def tokenize(
 
     from tilework.core.distributed import pick_device
     from tilework.core.errors import ConfigError, InputError, OutputError
-    from tilework.data.images import ImageFolder
+    from tilework.data.images import Frame, ImageFolder
     from tilework.data.open_images import open_images
     from tilework.store import Store, codecs
-    from tilework.tokenizers.box import Form, box_like, fitted_box, kept_box, open_tokenizer
+    from tilework.tokenizers.box import FRAMES, Form, box_like, fitted_box, kept_box, open_tokenizer
     from tilework.tokenizers.ray_engine import spool_on_ray
     from tilework.tokenizers.tokenize import Tokenizing, open_spool, parse_share, parse_size, quarantine_of, spool_share
     from tilework.tokenizers.tokenize import tokenize as run
@@ -121,13 +126,14 @@ def tokenize(
         raise ConfigError(f"--mask-step {mask_step}", "give 1 or more, with --masks")
     if views > 1 and (masks or boxes or tiles):
         raise ConfigError(f"--masks, --boxes and --tiles do not work with {views} views", "drop one")
-    if views > 1 and frame == "squash":
-        raise ConfigError(f"--frame squash does not work with {views} views", "drop one: random crops keep the aspect")
+    if views > 1 and (frame == "squash" or codes == "corners"):
+        what = "--codes corners" if codes == "corners" else "--frame squash"
+        raise ConfigError(f"{what} does not work with {views} views", "drop one: random crops keep the aspect")
     if codes != "auto" and (tokenizer is not None or like is not None):
         raise ConfigError(f"--codes {codes} does not work with {'--tokenizer' if tokenizer else '--like'}", "drop one")
     needs_grid = bool(size) or tiles or masks or boxes
-    if codes == "pooled" and needs_grid:
-        what = "--codes pooled does not work with --size, --tiles, --masks or --boxes"
+    if codes in ("pooled", "corners") and needs_grid:
+        what = f"--codes {codes} does not work with --size, --tiles, --masks or --boxes"
         raise ConfigError(what, "drop one, or give --codes grid")
     if out.exists():
         raise OutputError(f"{out} exists", "choose another --out or remove it")
@@ -135,6 +141,7 @@ def tokenize(
     if codec != "auto":
         codecs[codec]  # an unknown name is refused before any work
     reference = Store(like) if like else None
+    filled: Frame = frame or (reference.manifest.frame if reference else "cover")
     known, used = (reference.classes, reference.used) if reference else (None, None)
     kept = "mask" if masks else "boxes" if boxes else ""
     if kept and reference is not None and kept not in (column.name for column in reference.manifest.columns):
@@ -152,24 +159,27 @@ def tokenize(
         what = "several processes need a tokenizer with the same codes"
         raise ConfigError(what, f"make it with 'tilework tokenizer teacher {images} --out DIR' and add --tokenizer DIR")
     else:
-        form: Form = "grid" if codes == "grid" or needs_grid else "pooled"
+        form: Form = "grid" if needs_grid else "pooled" if codes == "auto" else codes
         kept_codes = kept_box(out)
-        if kept_codes and kept_codes[1].form == "pooled" and form == "grid":
-            what = f"{out} was begun with pooled features, and now a grid of codes is asked for"
+        if kept_codes and kept_codes[1].form not in ("", form):
+            what = f"{out} was begun with --codes {kept_codes[1].form}, and now --codes {form} is asked for"
             raise InputError(what, "choose another --out")
-        model, card = kept_codes or fitted_box(folder, chosen, frame, lambda text: notice(text, json), form)
+        model, card = kept_codes or fitted_box(
+            folder, chosen, frame or FRAMES[form], lambda text: notice(text, json), form
+        )
+        filled = frame or FRAMES[card.form or "grid"]  # a grid after all, where there are too few images
         used = np.arange(len(model.codebook))  # all of them, so that the store can encode further images
     own = card.size
     card = replace(card, size=sides) if sides else card
     if reference is not None and reference.manifest.tokenizer.get("sha256") != card.sha256:
         raise InputError(f"{like} was made with another tokenizer than {tokenizer}", "use the same one")
-    if reference is not None and reference.manifest.frame != frame:
+    if reference is not None and frame not in (None, reference.manifest.frame):
         raise InputError(f"{like} was made with another frame than {frame}", f"give --frame {reference.manifest.frame}")
     original = folder.bytes if isinstance(folder, ImageFolder) else 0
     for note in folder.notes if isinstance(folder, ImageFolder) else ():
         notice(note, json)
     step, parts_of = mask_step if masks else 0, own if tiles else None
-    job = Tokenizing(model, card, chosen, licence, views, area, seed, frame=frame, tiles=parts_of, mask_step=step,
+    job = Tokenizing(model, card, chosen, licence, views, area, seed, frame=filled, tiles=parts_of, mask_step=step,
                      boxes=boxes)  # fmt: skip
     if dry_run:
         show(_plan(job, folder, out), json)

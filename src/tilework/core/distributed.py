@@ -1,10 +1,8 @@
-"""One process or many: ranks, devices, and workers that end with their launcher."""
+"""One process or many: ranks and devices."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ import torch
 from torch import distributed
 
 from tilework.core.errors import MachineError
+from tilework.core.launcher import end_with_launcher
 
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # torchrun: workers get a store of their own at every restart
 
@@ -92,8 +91,7 @@ def join_world(device: str = "auto") -> Iterator[World]:
         return
     if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ["RANK"] == "0":
         _warn_of_stale_addresses()
-    if sys.platform == "linux":  # a launcher killed outright must not leave workers behind
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    end_with_launcher()
     rank, size, local = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     where = pick_device(device)
     if where.type == "cuda":

@@ -24,6 +24,7 @@ from tilework.core.location import Location, Url, is_store
 from tilework.data.boxes import Boxes
 from tilework.data.coco_json import is_coco, read_coco
 from tilework.data.columns import ColumnKind, column_kinds
+from tilework.data.file_list import FileList
 from tilework.data.images import KEEP_BYTES, SUFFIXES, Broken, Frame, ImageFolder, ImageSource, decode_all, decode_image
 from tilework.data.objects import Objects
 from tilework.data.pairs import image_sides, voc_names
@@ -51,9 +52,11 @@ class ObjectFolder(ImageFolder):
 
     def take(self, good: np.ndarray) -> ObjectFolder:
         """The images at the positions given."""
-        parts = (self.paths, self.objects, self.sides, self.problems)
-        paths, objects, sides, problems = (tuple(part[i] for i in good) for part in parts)
-        return replace(self, paths=paths, labels=self.labels[good], objects=objects, sides=sides, problems=problems)
+        parts = (self.objects, self.sides, self.problems)
+        objects, sides, problems = (tuple(part[i] for i in good) for part in parts)
+        return replace(
+            self, paths=self.paths.take(good), labels=self.labels[good], objects=objects, sides=sides, problems=problems
+        )
 
     def check(self, index: int) -> tuple[Objects, list[str], int, tuple[int, int]]:
         """Objects of an image cut at its edges, why others cannot be used, how many were cut, and its size.
@@ -122,7 +125,7 @@ def _coco(path: Path, classes: Sequence[str] | None) -> ObjectFolder:
     root = max(roots, key=lambda folder: sum((folder / name).is_file() for name in some[:: max(1, len(some) // 32)]))
     return ObjectFolder(
         root,
-        tuple(root / image.name for image in found.images),
+        FileList.of(root, (root / image.name for image in found.images)),
         np.zeros(len(found.images), np.int64),
         found.classes,
         objects=tuple(image.objects for image in found.images),
@@ -157,7 +160,7 @@ def _voc(path: Path, classes: Sequence[str] | None) -> ObjectFolder:
     ]  # fmt: skip
     return ObjectFolder(
         root / "JPEGImages",
-        tuple(paths),
+        FileList.of(root / "JPEGImages", paths),
         np.zeros(len(paths), np.int64),
         tuple(number),
         objects=tuple(objects),

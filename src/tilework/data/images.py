@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeVar
+from typing import BinaryIO, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +28,7 @@ from tilework.core.batch import Batch, Stage, Target
 from tilework.core.codebook import Codebook
 from tilework.core.errors import BrokenImagesError, InputError
 from tilework.core.files import has_control
+from tilework.data.file_list import FileList
 from tilework.data.label_file import INSIDE, LabelFile
 from tilework.data.label_file import SUFFIXES as LABEL_SUFFIXES
 from tilework.data.labels import UNLABELLED
@@ -66,12 +69,36 @@ class ImageBytes(io.BytesIO):
         return repr(self.name.rpartition("/")[2])
 
 
+class Images(Protocol):
+    """Encoded images in a fixed order, with names and labels."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Class numbers, (N,) int64."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in the order of their numbers."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The name of each image."""
+
+    def __len__(self) -> int: ...
+
+    def key(self, index: int) -> str:
+        """The name of one image."""
+
+    def files(self, index: Sequence[int]) -> Iterator[File]:
+        """What Pillow opens, for some images, one at a time."""
+
+
 @dataclass(frozen=True)
 class ImageFolder:
     """Images below a directory, sorted, with their classes: by folder, by a label file, or none."""
 
     root: Path
-    paths: tuple[Path, ...]
+    paths: FileList
     labels: np.ndarray  # (N,) int64
     classes: tuple[str, ...]
     skipped: Mapping[str, int] = field(default_factory=dict)  # files that are not images, by their endings
@@ -116,7 +143,7 @@ class ImageFolder:
             raise InputError(f"{table} names no image below {known.root} that exists", f"first: {absent[0]}")
         count = f"{len(absent)} of {len(paths)}"
         said = (f"{table}: {count} images do not exist and are left out (first: {absent[0]})",) if absent else ()
-        kept = tuple(path for path in paths if path is not None)
+        kept = FileList.of(known.root, (path for path in paths if path is not None))
         return ImageFolder(known.root, kept, labels[there], names, {}, (*header, *said))
 
     @staticmethod
@@ -131,7 +158,7 @@ class ImageFolder:
             images = [file for file in files if file.suffix.lower() in SUFFIXES]
             for file in images:
                 _check_name(str(file))
-            skipped.update(_kinds(file for file in files if file not in set(images)) if path.is_dir() else ())
+            skipped.update(_kinds(file for file in files if file.suffix.lower() not in SUFFIXES))
             if not images:
                 ends = f"files ending in {', '.join(SUFFIXES)} are read"
                 raise InputError(f"{path} {'holds no images' if path.is_dir() else 'is not an image'}", ends)
@@ -139,8 +166,8 @@ class ImageFolder:
         found = list(dict.fromkeys(found))
         root = Path(os.path.commonpath([path.absolute().parent for path in found]))
         root = paths[0] if len(paths) == 1 and paths[0].is_dir() else root
-        whole = tuple(path if path.is_relative_to(root) else path.absolute() for path in found)
-        return ImageFolder(root, whole, np.zeros(len(whole), np.int64), (UNLABELLED,), dict(skipped))
+        whole = (path if path.is_relative_to(root) else path.absolute() for path in found)
+        return ImageFolder(root, FileList.of(root, whole), np.zeros(len(found), np.int64), (UNLABELLED,), dict(skipped))
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -152,7 +179,7 @@ class ImageFolder:
 
     def key(self, index: int) -> str:
         """The name of one image."""
-        return self.paths[index].relative_to(self.root).as_posix()
+        return self.paths.name(index)
 
     def files(self, index: Sequence[int]) -> Iterator[Path]:
         """The files of some images."""
@@ -173,7 +200,7 @@ class ImageFolder:
 
     def take(self, good: np.ndarray) -> ImageFolder:
         """The images at the positions given."""
-        return replace(self, paths=tuple(self.paths[i] for i in good), labels=self.labels[good])
+        return replace(self, paths=self.paths.take(good), labels=self.labels[good])
 
 
 def _open_file(path: Path, classes: Sequence[str] | None) -> ImageFolder:
@@ -205,23 +232,30 @@ def _open_classes(root: Path, tops: Sequence[str], classes: Sequence[str] | None
     """Class folders; where they are nested, their first level or the folders that hold images."""
     for name in tops:
         _check_name(name)
-    files = [(name, path) for name in tops for path in _walk(str(root / name))]
-    images = [(name, path) for name, path in files if _ending(path) in SUFFIXES]
-    if not images:
+    others: Counter[str] = Counter()
+    number_of: dict[str, int] = {}  # of folders that hold images
+    within = array("q")  # the folder of each image
+
+    def names_of_images() -> Iterator[str]:
+        start = len(str(root / "x")) - 1
+        for path in chain.from_iterable(_walk(str(root / name)) for name in tops):
+            if _ending(path) in SUFFIXES:
+                within.append(number_of.setdefault(os.path.dirname(path), len(number_of)))
+                yield path[start:]
+            else:
+                others.update(_kinds([Path(path)]))
+
+    paths = FileList(root, names_of_images())
+    if not paths:
         raise InputError(f"{root} holds no images", f"files ending in {', '.join(SUFFIXES)} are read")
-    direct = {os.path.dirname(path) for _, path in images}
-    leaves = {folder: _outermost(Path(folder), root, direct) for folder in direct}
-    full = {name for name, _ in images}
-    depth = len(set(leaves.values()))
+    leaves = [_outermost(Path(folder), root, number_of.keys()) for folder in number_of]
+    firsts = [Path(folder).relative_to(root).parts[0] for folder in number_of]
+    full, depth = set(firsts), len(set(leaves))
     nested = depth > len(full)  # else every class has its images in one folder: no doubt
     remarks = []
     if classes is not None and nested:
         level = "top" if full <= set(classes) else "leaf"
-    if nested and level == "leaf":
-        found = sorted(set(leaves.values()))
-        named = [(leaves[os.path.dirname(path)], path) for _, path in images]
-    else:
-        found, named = list(tops), images
+    folders, found = (leaves, sorted(set(leaves))) if nested and level == "leaf" else (firsts, list(tops))
     if nested and classes is None:
         said = (f"{depth} folders that hold images", f"{len(full)} folders of the first level")
         chosen, other = said if level == "leaf" else said[::-1]
@@ -230,14 +264,13 @@ def _open_classes(root: Path, tops: Sequence[str], classes: Sequence[str] | None
         few = ", ".join(empty[:3]) + (", ..." if len(empty) > 3 else "")
         remarks.append(f"{root}: {len(empty)} class folders hold no images ({few})")
     names = tuple(found if classes is None else classes)
-    if unknown := sorted({name for name, _ in named} - set(names)):
+    if unknown := sorted(set(folders) - set(names)):
         raise InputError(f"{root} has a class '{unknown[0]}' that training does not know", "remove or rename it")
     number = {name: i for i, name in enumerate(names)}
-    labels = np.array([number[name] for name, _ in named], np.int64)
+    labels = np.array([number[name] for name in folders], np.int64)[np.array(within)]
     loose = [entry for entry in root.iterdir() if entry.is_file() and not entry.name.startswith(".")]
-    others = [Path(path) for _, path in files if _ending(path) not in SUFFIXES]
-    skipped = _kinds(others) + Counter({"beside the class folders": len(loose)} if loose else {})
-    return ImageFolder(root, tuple(Path(path) for _, path in named), labels, names, dict(skipped), tuple(remarks))
+    skipped = others + Counter({"beside the class folders": len(loose)} if loose else {})
+    return ImageFolder(root, paths, labels, names, dict(skipped), tuple(remarks))
 
 
 def _outermost(folder: Path, root: Path, direct: Set[str]) -> str:
@@ -371,7 +404,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 class ImageSource:
     """Pixels of a folder at one size, small folders decoded once and kept in memory."""
 
-    folder: ImageFolder
+    folder: Images
     grid: tuple[int, int]  # H, W
     broken: tuple[Broken, ...] = ()
     stage: Stage = "pixels"
@@ -417,7 +450,7 @@ class ImageSource:
         )
 
     @staticmethod
-    def blank(folder: ImageFolder, size: tuple[int, int]) -> ImageSource:
+    def blank(folder: Images, size: tuple[int, int]) -> ImageSource:
         """The images of a folder without a look at them: all of them black."""
         return ImageSource(folder, size, _kept=np.broadcast_to(np.uint8(0), (len(folder), 3, *size)))
 
@@ -433,6 +466,10 @@ class ImageSource:
 
     def __len__(self) -> int:
         return len(self.folder)
+
+    def file(self, number: int) -> File:
+        """Of one image."""
+        return next(iter(self.folder.files([number])))
 
     def batch(self, index: np.ndarray) -> Batch:
         """x: (B, 3, H, W) uint8."""
@@ -457,7 +494,7 @@ class ImageSource:
         return [found[turn] for turn in range(len(index))]
 
     def _decode(self, number: int) -> np.ndarray:
-        return decode_image(self.folder.paths[number], self.grid, self.frame)
+        return decode_image(self.file(number), self.grid, self.frame)
 
 
 def fits_memory(images: int, size: tuple[int, int]) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -46,8 +47,8 @@ class PairSource(ImageSource):
         """Decode every image and mask once; those that cannot be used are set aside with the reason."""
         number = {path: i for i, path in enumerate(folder.paths)}
 
-        def decode(path: object) -> tuple[np.ndarray, np.ndarray]:
-            index = number[path]  # type: ignore[index]
+        def decode(path: Path) -> tuple[np.ndarray, np.ndarray]:
+            index = number[path]
             mask = folder.read_mask(index, image_sides(folder.paths[index]))
             return decode_image(folder.paths[index], size, frame), mask
 

@@ -10,42 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from tilework.core.errors import InputError
 from tilework.data.detected import open_objects
-from tilework.data.images import PARTS, File, ImageFolder, Level
+from tilework.data.images import PARTS, File, ImageFolder, Images, Level
 from tilework.data.pairs import open_pairs
 from tilework.data.parquet_images import ParquetImages
 from tilework.data.tar_images import TarImages
 
 PACKED = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
-
-
-class Images(Protocol):
-    """Encoded images in a fixed order, with names and labels."""
-
-    @property
-    def labels(self) -> np.ndarray:
-        """Class numbers, (N,) int64."""
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names in the order of their numbers."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The name of each image."""
-
-    def __len__(self) -> int: ...
-
-    def key(self, index: int) -> str:
-        """The name of one image."""
-
-    def files(self, index: Sequence[int]) -> Iterator[File]:
-        """What Pillow opens, for some images, one at a time."""
 
 
 def open_images(

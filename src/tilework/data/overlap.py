@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -19,16 +20,16 @@ MOST = 50_000  # training images: more are not looked through
 def shared_images(train: Source, val: Source, looks: int = LOOKS) -> tuple[int, int]:
     """Validation samples that training data hold too, and how many were looked at; (0, 0) where it cannot be told."""
     if isinstance(train, ImageSource) and isinstance(val, ImageSource):
-        folders = [one.folder for one in (train, val)]
-        if len(train) > MOST or not all(isinstance(folder, ImageFolder) for folder in folders):
+        mine, yours = train.folder, val.folder
+        if len(train) > MOST or not (isinstance(mine, ImageFolder) and isinstance(yours, ImageFolder)):
             return 0, 0
-        return _shared_files(*(folder.paths for folder in folders))
+        return _shared_files(mine.paths, yours.paths)
     if (train.stage, train.grid) == (val.stage, val.grid) and train.stage != "pixels" and len(train) <= MOST:
         return _shared_codes(train, val, looks)
     return 0, 0
 
 
-def _shared_files(train: tuple[Path, ...], val: tuple[Path, ...]) -> tuple[int, int]:
+def _shared_files(train: Sequence[Path], val: Sequence[Path]) -> tuple[int, int]:
     some = [val[i] for i in _spread(len(val))]
     sizes = {path: path.stat().st_size for path in some}
     wanted = set(sizes.values())

@@ -25,6 +25,7 @@ from PIL import Image
 
 from tilework.core.errors import InputError
 from tilework.data.class_mask import VOID
+from tilework.data.file_list import FileList
 from tilework.data.images import SUFFIXES, ImageFolder, open_stored
 
 NAMES, SETTINGS, ADE = "classes.txt", "dataset.json", "objectInfo150.txt"
@@ -69,8 +70,8 @@ class PairFolder(ImageFolder):
 
     def take(self, good: np.ndarray) -> PairFolder:
         """The images at the positions given."""
-        paths, masks = (tuple(files[i] for i in good) for files in (self.paths, self.masks))
-        return replace(self, paths=paths, masks=masks, labels=self.labels[good])
+        masks = tuple(self.masks[i] for i in good)
+        return replace(self, paths=self.paths.take(good), masks=masks, labels=self.labels[good])
 
     def read_mask(self, index: int, sides: tuple[int, int] | None = None) -> np.ndarray:
         """The mask of an image, (h, w) uint8, void as 255. sides: height and width that it must have."""
@@ -115,7 +116,7 @@ def open_pairs(path: Path, classes: Sequence[str] | None = None) -> PairFolder |
     images, masks = zip(*pairs, strict=True)
     labels = np.zeros(len(images), np.int64)
     skipped = {"masks without an image": unpaired} if unpaired else {}
-    return PairFolder(root, images, labels, numbers.classes, skipped, (), masks, numbers)
+    return PairFolder(root, FileList.of(root, images), labels, numbers.classes, skipped, (), masks, numbers)
 
 
 Found = tuple[Path, list[tuple[Path, Path | None]], int, Numbers]  # root, pairs, files without a partner, numbers

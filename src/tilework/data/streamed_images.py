@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 import torch
@@ -23,8 +23,16 @@ from tilework.core.affine import TRIES, Boxes, random_boxes
 from tilework.core.batch import Batch, Column, Target
 from tilework.core.errors import BrokenImagesError
 from tilework.core.rng import uniform
-from tilework.data.images import Broken, Frame, ImageBytes, ImageSource, attempt, bounded_image, decode_image
-from tilework.data.open_images import Images
+from tilework.data.images import (
+    Broken,
+    Frame,
+    ImageBytes,
+    Images,
+    ImageSource,
+    attempt,
+    bounded_image,
+    decode_image,
+)
 from tilework.data.source import Redrawn, Source, Stream
 from tilework.data.whole_images import Sides, cut_image, to_square, upright_sides
 
@@ -85,7 +93,7 @@ class StreamedImages(ImageSource):
     def open(images: Images, size: Sides, max_broken: float, frame: Frame, name: str) -> StreamedImages:
         """Nothing is read here. max_broken: share of images that may be broken; name: of the data, for messages."""
         quarantine = Quarantine(name, len(images), max_broken)
-        return StreamedImages(images, size, frame=frame, quarantine=quarantine)  # type: ignore[arg-type]
+        return StreamedImages(images, size, frame=frame, quarantine=quarantine)
 
     @property
     def stream(self) -> Stream | None:
@@ -117,10 +125,10 @@ class StreamedImages(ImageSource):
         self.quarantine.add(number, Broken(self.folder.key(number), made))
         return None
 
-    def encoded(self, number: int) -> ImageBytes:
+    def encoded(self, number: int) -> BinaryIO:
         """The file of an image, in memory."""
         self.quarantine.looked += 1  # one that threads lose does not matter
-        file = next(iter(self.folder.files([number])))
+        file = self.file(number)
         return ImageBytes(file.read_bytes(), file.name) if isinstance(file, Path) else file
 
 
@@ -130,10 +138,10 @@ class Opened:
 
     image: Image.Image
     sides: Sides  # upright
-    data: ImageBytes
+    data: BinaryIO
 
     @staticmethod
-    def of(data: ImageBytes) -> Opened:
+    def of(data: BinaryIO) -> Opened:
         """Refuses one of too many pixels."""
         image = bounded_image(data)
         return Opened(image, upright_sides(image), data)

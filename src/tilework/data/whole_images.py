@@ -79,7 +79,7 @@ class WholeImages(ImageSource):
     def _cut(self, number: int, box: Box, size: Sides) -> np.ndarray:
         sides = (int(self.sides[number, 0]), int(self.sides[number, 1]))
         if self._whole is None:
-            return cut_file(self.folder.paths[number], sides, box, size)
+            return cut_file(self.file(number), sides, box, size)
         image = self._whole[number]
         (left, top, right, bottom), inner = _enclose(box, sides, (image.shape[0], image.shape[1]))
         return _resize(Image.fromarray(image[top:bottom, left:right]), inner, size)

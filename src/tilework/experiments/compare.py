@@ -22,7 +22,7 @@ from tilework.augment import Augment, output_shape
 from tilework.core.batch import Shape, Stage
 from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
-from tilework.core.errors import ConfigError
+from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import is_free, locked, make_directory, new_directory, sha256, write, write_json
 from tilework.core.registry import Registry, nearest
 from tilework.data import ImageFolder, ImageSource
@@ -190,7 +190,8 @@ class Compare:
     def folder(self) -> ImageFolder:
         """The readable training images."""
         source = open_source(self.images, self.recipe(self.pixel_recipe).size, 0.05, quiet=self.quiet)
-        assert isinstance(source, ImageSource)
+        if not (isinstance(source, ImageSource) and isinstance(source.folder, ImageFolder)):
+            raise InputError(f"{self.images} is not a folder of images", "give one: rows are made of its files")
         return source.folder
 
     def recipe(self, name: str) -> Run:

@@ -155,6 +155,7 @@ class Demo:
         pixels = self._evaluate("pixel", self.out / "images/val", device)
         store, val, train = Store(self.out / "train.tok"), self._pixels("val"), self._pixels("train")
         folder, broken = train.folder, len(train.broken) + len(val.broken)
+        assert isinstance(folder, ImageFolder)
         used = int((store.histogram() > 0).sum())
         psnr = json.loads((self.out / "tokenizer.run/results.json").read_bytes())["psnr"]
         results = {

@@ -48,13 +48,14 @@ from tilework.runs import train
 from tilework.runs.directory import RESULTS
 from tilework.runs.trained import Trained
 from tilework.store import Store
-from tilework.tokenizers.box import box_like, fitted_box, kept_box, load_box
+from tilework.tokenizers.box import FRAMES, Form, box_like, fitted_box, kept_box, load_box, pooled_box
 from tilework.tokenizers.tokenize import Tokenizing, check_broken, pooled_of, quarantine_of, tokenize, try_batch
 from tilework.version import __version__
 
 # most training images that a recipe is recommended for, the recipe, and what a step of it costs in images that go
 # through the tokenizer (docs/choosing.md)
 RECOMMENDED: tuple[tuple[float, str, float], ...] = ((float("inf"), "linear_cpu", 0.3),)
+FIVE_LOOKS = 4000  # most training images that five looks are taken at: about a tenth of a second of one core each
 VALIDATION = ("val", "valid", "validation", "test")  # folders beside train/, the first that is there
 # rows of the comparison
 TRAINED, PROBE, COLOURS, LARGEST, PIXELS = "trained", "probe", "colours", "largest class", "pixels"
@@ -183,8 +184,11 @@ class FolderStart:
         """What would be done, and how long it takes by a few images; writes nothing."""
         self._check_out()
         look = self.look()
-        tokenizer, card = load_box()
-        job = Tokenizing(tokenizer, card, pick_device(self.device), pooled=True)
+        box, card = load_box()
+        form = looks(len(self.split[0]))
+        tokenizer = pooled_box(box, form)
+        card = replace(card, size=tokenizer.size or card.size)
+        job = Tokenizing(tokenizer, card, pick_device(self.device), pooled=True, frame=FRAMES[form])
         some = np.linspace(0, len(self.parts.folder) - 1, min(TRIED, len(self.parts.folder))).astype(np.int64)
         try_batch(self.parts.folder, job, some[:1])
         begun = monotonic()
@@ -192,6 +196,7 @@ class FolderStart:
         each = (monotonic() - begun) / len(some)
         recipe, cost = recommended(len(self.split[0]))
         steps = run_of(recipe).fit.total_steps(look["train"])
+        cost /= 5 if form == "corners" else 1  # its unit is one look
         seconds = each * (look["images"] / torch.get_num_threads() + steps * cost) * (1 + self.pixel_vit)
         return {**look, "recipe": recipe, "steps": steps, "output": str(self.out), "estimated_minutes": seconds / 60}
 
@@ -308,12 +313,13 @@ class FolderStart:
                 continue
             if part == "train":
                 say = partial(notice, quiet=self.quiet)
-                tokenizer, card = kept_box(path) or fitted_box(folder, device, say=say)
+                form = looks(len(folder))
+                tokenizer, card = kept_box(path) or fitted_box(folder, device, FRAMES[form], say, form)
             else:
                 known = Store(self._store("train"))
                 tokenizer, card = box_like(str(known.path), known.manifest.tokenizer, known.codebook.vectors)
             used, bar = np.arange(len(tokenizer.codebook)), Bar(f"tokenize {part}", len(folder), quiet=self.quiet)
-            job = Tokenizing(tokenizer, card, device, pooled=True)
+            job = Tokenizing(tokenizer, card, device, pooled=True, frame=FRAMES[card.form or "grid"])
             try:
                 broken = tokenize(folder, job, path, used=used, max_broken=self.max_broken, progress=bar.update)
             finally:
@@ -437,6 +443,11 @@ def _right(digits: str) -> np.ndarray:
     return np.array([digit == "1" for digit in digits])
 
 
+def looks(images: int) -> Form:
+    """How many looks the network takes at each of so many training images: five, or one where five take too long."""
+    return "corners" if images <= FIVE_LOOKS else "pooled"
+
+
 def recommended(images: int) -> tuple[str, float]:
     """The recipe for so many training images, and the cost of its step in images."""
     return next((recipe, cost) for most, recipe, cost in RECOMMENDED if images <= most)
@@ -456,7 +467,8 @@ def announce(start: FolderStart, plan: Plain) -> list[str]:
         f"({each} each), about {width}x{height} px, {plan['bytes_per_image'] / 1e3:,.1f} kB each"
         + (f"; {plan['unreadable']:,} cannot be read" if plan["unreadable"] else ""),
         f"1. split: train on {plan['train']:,}, {how} ({plan['val']:,} images{unseen})",
-        "2. tokenize: codes of a frozen EfficientNet-Lite0, which has seen ImageNet-1k (the tokenizer 'box')",
+        f"2. tokenize: codes of a frozen EfficientNet-Lite0, which has seen ImageNet-1k (the tokenizer 'box'), "
+        f"{'five looks' if looks(plan['train']) == 'corners' else 'one look'} at each image",
         f"3. train: recipe {plan['recipe']}, {plan['steps']:,} steps (docs/choosing.md), "
         f"beside a linear probe{', a small ViT on pixels' * start.pixel_vit} and a colour histogram on the same images",
         f"4. {_duration(plan['estimated_minutes'])} on this machine as it is now; all goes into {start.out}; "

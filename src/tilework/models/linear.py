@@ -48,6 +48,9 @@ class Linear(Model):
         """See `Model.forward`; `tokens` are the code vectors themselves."""
         if visible is not None or track or stages:
             raise ConfigError("a linear classifier has no blocks and no tokens of its own", "use a ViT")
+        if self.training and len(x) == 1:
+            raise ConfigError("a linear classifier takes deviations over a batch, and here it is one image",
+                              "set fit.batch=2 or more for each process")  # fmt: skip
         mixed = mix.apply(x) if mix is not None and mix.after_stem else x
         tokens = mixed.flatten(2).transpose(1, 2)  # (B, N, C)
         return Output(self.head(self.norm(tokens.mean(1))), tokens, x, (x.shape[2], x.shape[3]))

@@ -21,7 +21,7 @@ from tilework.core.errors import InputError
 from tilework.core.location import Location
 from tilework.core.rng import Draws
 from tilework.data.boxes import Boxes
-from tilework.data.detected import COLUMN, ObjectSource
+from tilework.data.detected import COLUMN, ObjectFolder, ObjectSource
 from tilework.data.images import File, fit_image
 from tilework.data.objects import Objects
 from tilework.data.placement import canvas_affine
@@ -101,7 +101,7 @@ class Finder:
         inner = innermost(source)
         images = inner if isinstance(inner, ObjectSource) else getattr(inner, "images", None)
         objects = source.objects(np.arange(len(source)))  # type: ignore[attr-defined]
-        if isinstance(images, ObjectSource):
+        if isinstance(images, ObjectSource) and isinstance(images.folder, ObjectFolder):
             return list(images.folder.keys), list(images.folder.paths), objects
         return list(inner.store.column("key")), None, objects  # type: ignore[attr-defined]
 

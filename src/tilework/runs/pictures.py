@@ -17,7 +17,7 @@ from PIL import Image
 from tilework.core.errors import InputError
 from tilework.core.location import Location, is_store, location
 from tilework.data import ImageFolder, ImageSource, Source, TokenSource, decode_image
-from tilework.data.images import SUFFIXES, attempt
+from tilework.data.images import SUFFIXES, File, attempt
 from tilework.data.masked import innermost
 from tilework.report import code_pictures
 from tilework.runs.trained import Trained
@@ -54,8 +54,7 @@ def samples_of(
         return stored_samples(inner.store, np.asarray(index, np.int64), tokenizer, images)
     images_of = inner.images if isinstance(inner, ImagesAsCodes) else inner
     assert isinstance(images_of, ImageSource)
-    folder = images_of.folder
-    return [Sample(folder.key(i), photograph(folder.paths[i])) for i in index]
+    return [Sample(images_of.folder.key(i), photograph(images_of.file(i))) for i in index]
 
 
 def stored_samples(
@@ -105,7 +104,7 @@ def check_images(store: Store, images: Path) -> None:
         )
 
 
-def photograph(path: Path) -> np.ndarray | None:
+def photograph(path: File) -> np.ndarray | None:
     """The middle of a photograph, (H, W, 3) uint8; None if it cannot be read."""
     found = attempt(path, lambda: decode_image(path, (SIDE, SIDE)))
     return None if isinstance(found, str) else np.ascontiguousarray(found.transpose(1, 2, 0))

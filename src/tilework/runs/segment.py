@@ -274,7 +274,7 @@ class Segmenter:
             prepared = apply_all(opened.steps, batch, Draws(0, 0, batch.index))
             column = prepared.columns[COLUMN]
             assert isinstance(column, ClassMask)
-            photograph = None if images is None else read_photograph(images.folder.paths[number])
+            photograph = None if images is None else read_photograph(images.file(number))
             shown = None if photograph is None else np.asarray(photograph)
             with torch.no_grad():
                 if self._moves_codes:

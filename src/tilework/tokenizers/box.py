@@ -2,10 +2,12 @@
 
 The package holds the frozen network, a projection and codes of general photographs (packaged/box, made by
 benchmarks/make_box.py). Codes of the user's own images keep more of what tells them apart, take seconds, and lie in the
-store, so that the store and the package together can encode further images. They have one of two forms:
+store, so that the store and the package together can encode further images. They have one of three forms:
 
 - pooled: the mean of the network's map over the image, each of its 320 channels rounded to steps of 0.85 of its
   deviation (rounded.py). Under 100 bytes an image; a linear classifier reads them as well as the mean itself.
+- corners: the same of the mean over five looks, at the whole image and at its four corners: as many bytes, five times
+  the work, and better than one look (docs/results.md).
 - grid: 7x7 codes of positions, by k-means and error diffusion: for crops, mixtures by area and dense labels.
 
 K codes | C code dim
@@ -26,8 +28,7 @@ from torch import Tensor
 
 from tilework.core.errors import InputError
 from tilework.core.location import PACKAGED, PathOrHub
-from tilework.data.images import Frame
-from tilework.data.open_images import Images
+from tilework.data.images import Frame, Images
 from tilework.store import Spool, spool_of
 from tilework.tokenizers.teacher_codes import TeacherCodes, fit, some_pixels
 from tilework.tokenizers.tokenizer import Card, Tokenizer, load_tokenizer
@@ -38,7 +39,9 @@ FEWEST = 2  # positions for each code, below which the codes of the package are 
 ENCODER = "encoder"  # in the manifest of a store: SHA-256 of the package's weights
 FORM = "form"  # in the manifest of a store, where it is not a grid of codes
 LEVELS = 16  # values of a channel that is rounded: six deviations to either side
-Form = Literal["pooled", "grid"]
+FITTED = 300  # images that give means and deviations of channels, where these are rounded
+Form = Literal["pooled", "corners", "grid"]
+FRAMES: dict[str, Frame] = {"pooled": "cover", "corners": "squash", "grid": "cover"}  # unless another is asked for
 ABOUT = {  # of the network, the projection and the codes that the package holds
     "has_seen": "ImageNet-1k: its training images with their labels (the network), some of its validation images "
     "(projection and codes of the package; pooled codes need neither)",
@@ -53,10 +56,11 @@ def load_box() -> tuple[TeacherCodes, Card]:
     return tokenizer, card
 
 
-def pooled_box(box: TeacherCodes) -> TeacherCodes:
+def pooled_box(box: TeacherCodes, form: Form = "pooled") -> TeacherCodes:
     """The network of the package with codes of the mean of its map, which are still to be fitted."""
     side = box.grid(box.config.size)[0]
     config = replace(box.config, quantiser="rounded", pool=side, code_dim=box.channels, codes=LEVELS)
+    config = replace(config, looks="corners") if form == "corners" else config
     return TeacherCodes(config, box.teacher).eval()
 
 
@@ -68,8 +72,9 @@ def with_codes(
     table = codebook.detach().cpu().float().contiguous()
     known = "" if form == "grid" else form
     digest = hashlib.sha256(f"{card.sha256}{known}".encode() + table.numpy().tobytes()).hexdigest()
-    tokenizer = pooled_box(tokenizer) if known else tokenizer
-    return tokenizer.with_codes(table), Card(NAME, digest, card.size, card.origin, encoder=card.sha256, form=known)
+    tokenizer = pooled_box(tokenizer, form) if known else tokenizer
+    size = tokenizer.size or card.size
+    return tokenizer.with_codes(table), Card(NAME, digest, size, card.origin, encoder=card.sha256, form=known)
 
 
 def fitted_box(
@@ -89,8 +94,9 @@ def fitted_box(
         say(f"too few images to fit codes to ({len(images)}): those of the package are used")
         return with_codes(tokenizer.codebook, loaded)
     say("fitting codes to these images")
-    fitted = pooled_box(tokenizer) if form == "pooled" else tokenizer
-    fit(fitted, some_pixels(images, IMAGES, card.size, frame), device, projection=False)
+    fitted = tokenizer if form == "grid" else pooled_box(tokenizer, form)
+    some = some_pixels(images, IMAGES if form == "grid" else FITTED, fitted.size or card.size, frame)
+    fit(fitted, some, device, projection=False)
     return with_codes(fitted.codebook, loaded, form)
 
 
@@ -102,10 +108,10 @@ def box_like(name: str, made_by: Mapping[str, str], codebook: np.ndarray) -> tup
     if made_by[ENCODER] != loaded[1].sha256:
         what = f"{name} was made with the tokenizer in the box of another version of Tilework"
         raise InputError(what, "tokenize its images again, or use that version")
-    form = made_by.get(FORM, "grid")
-    if form not in get_args(Form):
+    form, known = made_by.get(FORM, "grid"), dict[str, Form]({one: one for one in get_args(Form)})
+    if form not in known:
         raise InputError(f"{name} has codes of the box in a form '{form}' that this version does not know", "update")
-    return with_codes(torch.from_numpy(codebook), loaded, form)  # type: ignore[arg-type]
+    return with_codes(torch.from_numpy(codebook), loaded, known[form])
 
 
 def kept_box(out: Path) -> tuple[TeacherCodes, Card] | None:

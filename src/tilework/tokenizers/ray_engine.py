@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilework.core.errors import MachineError, TileworkError
-from tilework.data.images import Broken, ImageFolder
-from tilework.data.open_images import Images
+from tilework.data.images import Broken, ImageFolder, Images
 from tilework.data.pairs import PairFolder
 from tilework.store import Spool
 from tilework.store.seal import Sealing

@@ -23,8 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.core.errors import ConfigError, InputError
-from tilework.data.images import Frame, attempt, decode_image
-from tilework.data.open_images import Images
+from tilework.data.images import Frame, Images, attempt, decode_image
 from tilework.models.efficientnet_lite import EfficientnetLite0Config
 from tilework.models.model import ModelConfig
 from tilework.models.teacher import Channels, Teacher, build_teacher
@@ -40,6 +39,7 @@ POINTS = 50_000  # that k-means looks at
 POSITIONS = 64  # of each image that are looked at, at most
 CPU_BATCH = 2  # images at once on a CPU: activations of more leave its caches, and half the time is page faults
 BATCH = 32  # images that go through the teacher together
+WIDER, NARROWER = 9, 7  # sides of an image and of its corners, where it is looked at in corners too
 SPREAD = 0.8  # standard deviation of a channel that FSQ rounds, before it is bounded
 
 
@@ -62,6 +62,9 @@ class TeacherCodesConfig(ModelConfig):
     quantiser: Literal["nearest", "fsq", "rounded"] = "nearest"
     levels: tuple[int, ...] = ()  # of FSQ: code_dim of them, whose product is codes
     step: float = 0.85  # of rounded: how far apart the codes of a channel are, in its deviations
+    looks: Literal["one", "corners"] = (
+        "one"  # corners: features are means over the image and its corners (`corners_of`)
+    )
 
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> TeacherCodes:
         """The tokenizer; images may have any size that is a multiple of the patch, unless the teacher has its own."""
@@ -131,6 +134,11 @@ class TeacherCodes(Tokenizer):
             size, grid = (f"{rows}x{columns}" for rows, columns in (config.size, seen.shape[2:]))
             raise ConfigError(f"a teacher's map of {grid} for images of {size}", f"give multiples of {self.patch} px")
         self.size = config.size if config.fixed else None
+        if config.looks == "corners":
+            if (self.patch, self.patch) != config.size:
+                raise ConfigError("looks=corners gives one position for an image", f"set pool={seen.shape[2]} with it")
+            self.patch = self.patch * WIDER // NARROWER
+            self.size = (self.patch, self.patch)
         self.stacked = config.depth > 1 or config.quantiser == "rounded"
         self.register_buffer("centre", torch.zeros(self.channels))
         self.register_buffer("directions", torch.eye(config.code_dim, self.channels))  # (C, D)
@@ -144,6 +152,11 @@ class TeacherCodes(Tokenizer):
 
     def map(self, pixels: Tensor) -> Tensor:
         """The teacher's map. pixels: (B, 3, H, W) in [0, 1]; returns (B, h, w, D)."""
+        if self.config.looks == "corners":
+            return torch.stack([self._map(part) for part in corners_of(pixels, self.config.size)]).mean(0)
+        return self._map(pixels)
+
+    def _map(self, pixels: Tensor) -> Tensor:
         whole = pixels.contiguous(memory_format=torch.channels_last)
         apart = pixels.device.type == "cpu" and not torch.compiler.is_compiling()  # a graph takes any number of images
         found = torch.cat([self.teacher(part) for part in whole.split(CPU_BATCH)]) if apart else self.teacher(whole)
@@ -190,6 +203,14 @@ class TeacherCodes(Tokenizer):
         new.get_parameter("embedding.weight").data = table.clone()
         self.quantiser = new.to(self.centre.device).requires_grad_(False)
         return self
+
+
+def corners_of(pixels: Tensor, size: tuple[int, int]) -> list[Tensor]:
+    """Images resized to a size, and their four corners of that size, which overlap. pixels: (B, 3, H, W)."""
+    height, width = size
+    rows, columns = (slice(height), slice(-height, None)), (slice(width), slice(-width, None))
+    corners = [pixels[:, :, row, column] for row in rows for column in columns]
+    return [F.interpolate(pixels, size, mode="bilinear"), *corners]
 
 
 @torch.no_grad()

@@ -28,8 +28,7 @@ from torch import Tensor
 from tilework.core.errors import BrokenImagesError, ConfigError, InputError, OutputError
 from tilework.core.files import write, write_json
 from tilework.data.detected import COLUMN, SIDES, ObjectFolder, pack_objects
-from tilework.data.images import Broken, Frame, ImageFolder, attempt, decode_image
-from tilework.data.open_images import Images
+from tilework.data.images import Broken, Frame, ImageFolder, Images, attempt, decode_image
 from tilework.data.pairs import PairFolder, image_sides
 from tilework.data.views import decode_views, sample_crops
 from tilework.store import Plan, Spool, seal, spool_of
@@ -77,9 +76,9 @@ class Tokenizing:
                 )
             raise InputError("these images have boxes and no classes", "add --boxes to keep them")
         crops = [self.views, *self.area, self.seed, "redrawn"] if self.views > 1 else []
-        listed = [images.keys, images.labels.tolist(), crops, self.batch, self.part]
-        listed += [self.tiles, self.mask_step] if self.tiles or self.mask_step else []
-        listed += ["boxes"] if self.boxes else []
+        settings: list[object] = [crops, self.batch, self.part]
+        settings += [self.tiles, self.mask_step] if self.tiles or self.mask_step else []
+        settings += ["boxes"] if self.boxes else []
         preprocessing = self.card.preprocessing if self.frame == "cover" else self.card.squashing
         order = {"sequence": tokenizer.sequence} if tokenizer.sequence else {}
         if self.views > 1:
@@ -99,7 +98,7 @@ class Tokenizing:
             frame=self.frame if self.views == 1 else "cover",
             licence=self.licence,
             parts=-(-len(images) // self.part),
-            source=hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
+            source=digest_of(images, settings),
             original_bytes=images.bytes if isinstance(images, ImageFolder) else 0,
         )
 
@@ -124,6 +123,20 @@ class Tokenizing:
         parts = pixels.unflatten(3, (across, w)).unflatten(2, (down, h)).permute(0, 2, 4, 1, 3, 5)  # (B, d, a, 3, h, w)
         codes = self.tokenizer.encode(parts.flatten(0, 2)).unflatten(0, (-1, down, across))  # (B, d, a, rows, columns)
         return codes.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+
+
+def digest_of(images: Images, settings: Sequence[object]) -> str:
+    """SHA-256 of the JSON list [names, labels, *settings], of which no more than a part is ever in memory."""
+    digest, labels = hashlib.sha256(b"["), images.labels
+    values: tuple[Callable[[int], object], ...] = (images.key, lambda i: int(labels[i]))
+    for value in values:
+        digest.update(b"[")
+        for start in range(0, len(images), PART):
+            piece = json.dumps([value(i) for i in range(start, min(start + PART, len(images)))])
+            digest.update(f"{', ' if start else ''}{piece[1:-1]}".encode())
+        digest.update(b"], ")
+    digest.update(json.dumps(settings)[1:].encode())
+    return digest.hexdigest()
 
 
 def tokenize(

@@ -21,6 +21,7 @@ from tilework.core.errors import ConfigError, DamageError, InputError, TileworkE
 from tilework.core.files import new_directory, sha256, write
 from tilework.core.hub import local
 from tilework.core.location import PACKAGED, TOKENIZER, PathOrHub, packaged, path_or_hub
+from tilework.core.memory import without_memory
 from tilework.core.sealed import read_json, write_sealed
 from tilework.data.images import framing
 from tilework.models.model import ModelConfig, Network
@@ -204,19 +205,17 @@ def load_tokenizer(given: PathOrHub | str) -> tuple[Tokenizer, Card]:
         config = decode(ModelConfig, settings["model"], "model")
         size = decode(tuple[int, int], settings["size"], "size")
         card = Card(settings["name"], settings["sha256"], size, str(settings.get("origin", "")), path)
-        with torch.device("meta"):  # its size first: no memory is taken for a larger one
-            sizes = sum(value.numel() for value in config.build(3, card.size, 0).state_dict().values())
     except (ArithmeticError, ValueError, KeyError, TypeError, RuntimeError, ConfigError) as error:
         raise DamageError(f"{path / SETTINGS} is malformed", f"restore it ({error!r})") from error
     if not (path / WEIGHTS).is_file() or sha256(path / WEIGHTS) != card.sha256:
         raise DamageError(f"{path / WEIGHTS} is missing or damaged", "restore it")
     try:
         tensors = _unpacked(load_tensors((path / WEIGHTS).read_bytes()))
-        if sizes > 2 * sum(value.numel() for value in tensors.values()) + SMALLEST:
-            raise RuntimeError(f"{sizes:,} numbers are asked for")
+        with without_memory(2 * sum(value.numel() for value in tensors.values()) + SMALLEST):
+            config.build(3, card.size, 0)
         tokenizer = config.build(3, card.size, 0)
         tokenizer.load_state_dict(tensors)
-    except (RuntimeError, SafetensorError) as error:
+    except (ArithmeticError, ValueError, TypeError, RuntimeError, ConfigError, SafetensorError) as error:
         raise DamageError(f"{path / WEIGHTS} does not fit its settings", " ".join(str(error).split())) from error
     if not isinstance(tokenizer, Tokenizer):
         raise TileworkError(f"{path} holds a {type(tokenizer).__name__}, not a tokenizer")

@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from tilework.core.errors import DamageError, TileworkError
 from tilework.core.files import crc32c, new_directory, sha256, write
+from tilework.core.memory import without_memory
 from tilework.core.sealed import read_json, write_sealed
 from tilework.train.sharded import divided_like, gathered
 
 VERSION = 1
+SURPLUS = 4  # times the weights kept, that a network may have while it is built: parts may be replaced
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -107,8 +109,9 @@ def model_tensors(path: Path) -> dict[str, Tensor]:
 def trained_model(path: Path, build: Callable[[], M]) -> M:
     """A network with the weights of a checkpoint. Its size is looked at first: no memory is taken for a larger one."""
     tensors = model_tensors(path)
+    kept = sum(value.numel() for value in tensors.values())
     try:
-        with torch.device("meta"):
+        with without_memory(SURPLUS * (kept + 1)):
             sizes = sum(value.numel() for value in build().state_dict().values())
     except TileworkError:
         raise
@@ -116,7 +119,7 @@ def trained_model(path: Path, build: Callable[[], M]) -> M:
         raise DamageError(
             f"the settings do not fit {path}", f"restore the run ({' '.join(str(error).split())[:200]})"
         ) from error
-    if sizes > 2 * sum(value.numel() for value in tensors.values()):  # twice: weights may be tied, and are kept once
+    if sizes > 2 * kept:  # twice: weights may be tied, and are kept once
         raise DamageError(f"the settings do not fit {path}", "they ask for a larger network; restore the run")
     model = build()
     _fill(model, tensors, path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, distributed, nn
@@ -20,7 +20,8 @@ from tilework.core.errors import ConfigError
 from tilework.models.model import repeated_blocks
 from tilework.objectives import Objective
 
-M = TypeVar("M", bound=nn.Module)
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 
 def check_sharding(objective: Objective) -> None:
@@ -37,15 +38,15 @@ class Sharded:
 
     def __init__(self, objective: Objective, ema: AveragedModel | None, world: World) -> None:
         self.whole, self.whole_ema, self.world = objective, ema, world
-        self.objective = _divided(deepcopy(objective), world)
-        self.ema = deepcopy(ema)
+        self.objective, self.ema = deepcopy(objective), deepcopy(ema)
+        self._divided = _divide(self.objective, world)
         if self.ema is not None:
-            _divided(self.ema.module, world)
+            _divide(self.ema.module, world)
             self.ema.to(world.device)  # its counter
 
     def sync(self, last: bool) -> None:
         """Whether the next backward pass ends with an exchange of gradients."""
-        self.objective.set_requires_gradient_sync(last)  # type: ignore[operator]
+        self._divided.set_requires_gradient_sync(last)
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
@@ -74,14 +75,16 @@ class Sharded:
                     held.copy_(statistic)
 
 
-def _divided(module: M, world: World) -> M:
+def _divide(module: nn.Module, world: World) -> FSDPModule:
+    """Leave a part of each of its parameters in a module; the same module, with what FSDP2 adds to it."""
     from torch.distributed.fsdp import fully_shard  # here: it takes a second, and few runs need it
 
     mesh = distributed.device_mesh.init_device_mesh(world.device.type, (world.size,))
     for block in repeated_blocks(module):
         fully_shard(block, mesh=mesh)
-    fully_shard(module, mesh=mesh)
-    return module.to(world.device)  # what it holds beside its parameters
+    divided = fully_shard(module, mesh=mesh)
+    module.to(world.device)  # what it holds beside its parameters
+    return divided
 
 
 def gathered(value: Tensor) -> Tensor:
