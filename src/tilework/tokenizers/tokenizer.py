@@ -21,10 +21,10 @@ from tilework.core.errors import ConfigError, DamageError, InputError, TileworkE
 from tilework.core.files import new_directory, sha256, write
 from tilework.core.hub import local
 from tilework.core.location import PACKAGED, TOKENIZER, PathOrHub, packaged, path_or_hub
-from tilework.core.memory import without_memory
 from tilework.core.sealed import read_json, write_sealed
 from tilework.data.images import framing
 from tilework.models.model import ModelConfig, Network
+from tilework.models.without_memory import without_memory
 from tilework.tokenizers.quantise import Quantiser
 
 WEIGHTS, SETTINGS, SCALE = "weights.safetensors", TOKENIZER, ".scale"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tilework.core.memory import without_memory
+from tilework.models.without_memory import without_memory
 
 
 def test_shapes_only() -> None:
