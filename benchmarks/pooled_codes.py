@@ -1,9 +1,11 @@
-"""What rounding pooled features costs: python benchmarks/pooled_codes.py FOLDER... [--steps 0.85 1.5] [--out FILE.json]
+"""Rounded features of the tokenizer in the box: python benchmarks/pooled_codes.py FOLDER... [--out FILE.json]
 
-Cross-validation over all images of the folders (the same classes in each): accuracy of a linear classifier (L-BFGS, its
-weight decay chosen on a tenth of the training part) on the pooled features of the tokenizer in the box, float32 and
-rounded to so many deviations of each channel. Means and deviations are those of the training part; bytes are those of a
-store of its codes. docs/results.md has the figures.
+Cross-validation over all images of the folders (the same classes in each). The row to beat is the linear probe: L-BFGS
+(weight decay chosen on a tenth of the training part) on the network's pooled float32 features of the middle square.
+Beside it, for one look at an image and for five (`tilework tokenize --codes pooled` and `corners`): the probe on floats
+and on rounded features, and `linear_cpu` (mixup) trained on a store of the codes. Means and deviations are those of the
+training part, bytes those of its store. Differences from the first row are tested image by image (McNemar).
+docs/results.md has the figures.
 
 N images | D channels
 """
@@ -12,74 +14,124 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 from torch import Tensor
 
+import tilework.recipes.every  # noqa: F401
+from tilework.analysis.robustness.report import mcnemar
 from tilework.data import ImageFolder, ImageSource
 from tilework.data.loader import in_order
-from tilework.evaluation.probe import linear_accuracy
+from tilework.evaluation.classification import classify
+from tilework.evaluation.probe import linear_hits
+from tilework.recipes import run_of
+from tilework.runs import train
+from tilework.runs.trained import Trained
 from tilework.store import Store, StoreWriter
-from tilework.tokenizers.box import LEVELS, load_box
+from tilework.tokenizers.box import FRAMES, LEVELS, Form, load_box, pooled_box
 from tilework.tokenizers.rounded import RoundedQuantiser, evenly_spaced
+
+FORMS: tuple[Form, ...] = ("pooled", "corners")
+PROBE = "pooled, float32, L-BFGS"
 
 
 @torch.inference_mode()
-def pooled(folder: ImageFolder) -> tuple[Tensor, Tensor]:
+def features(folder: ImageFolder, form: Form) -> tuple[Tensor, Tensor]:
     """(N, D) and labels (N,)."""
     box, card = load_box()
-    source = ImageSource.read(folder, card.size)
-    found = [box.map(batch.x / 255).mean((1, 2)) for batch in in_order(source, 32)]
+    tokenizer = pooled_box(box, form)
+    source = ImageSource.read(folder, tokenizer.size or card.size, frame=FRAMES[form])
+    found = [tokenizer.map(batch.x / 255).mean((1, 2)) for batch in in_order(source, 32)]
     return torch.cat(found), torch.from_numpy(source.labels)
 
 
-def stored_bytes(ids: Tensor, table: Tensor) -> float:
-    """Of the codes of an image in a store. ids: (N, D); table: (K, D)."""
-    with TemporaryDirectory() as place:
-        path = Path(place) / "x.tok"
-        with StoreWriter(path, table.numpy(), ["all"], used=np.arange(len(table))) as writer:
-            keys = [str(i) for i in range(len(ids))]
-            writer.add(ids[:, None, None].int().numpy(), np.zeros(len(ids), np.int64), keys)
-        return Store(path).sizes["tokens"] / len(ids)
+def write_store(path: Path, ids: Tensor, labels: Tensor, table: Tensor) -> Store:
+    """A store of codes as `tokenize` writes them. ids: (N, D); table: (K, D)."""
+    classes = [str(number) for number in range(int(labels.max()) + 1)]
+    with StoreWriter(path, table.numpy(), classes, used=np.arange(len(table))) as writer:
+        writer.add(ids[:, None, None].int().numpy(), labels.numpy(), [str(i) for i in range(len(ids))])
+    return Store(path)
+
+
+def trained_hits(place: Path, train_store: Store, val_store: Store, decay: float | None) -> Tensor:
+    """Which images of a store `linear_cpu` names right. decay: another weight decay than its own."""
+    run = run_of("linear_cpu")
+    if decay is not None:
+        run = replace(run, fit=replace(run.fit, optim=replace(run.fit.optim, weight_decay=decay)))
+    train(run, train_store.path, None, place, "cpu", quiet=True)
+    opened = (trained := Trained.open(place)).on(val_store.path, torch.device("cpu"))
+    found = classify(trained.classifier, opened.source, opened.steps, torch.device("cpu"))
+    return torch.from_numpy(np.asarray(found.predicted == found.labels))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("images", type=Path, nargs="+")
-    parser.add_argument("--steps", type=float, nargs="+", default=[0.85])
+    parser.add_argument("--step", type=float, default=0.85, help="deviations that a channel is rounded to")
     parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--limit", type=int, help="so many images, drawn at random; by default all")
+    parser.add_argument("--decays", type=float, nargs="*", default=[], help="further weight decays of linear_cpu")
     parser.add_argument("--out", type=Path)
     words = parser.parse_args()
     classes = ImageFolder.open(words.images[0]).classes
-    features, labels = map(torch.cat, zip(*(pooled(ImageFolder.open(p, classes)) for p in words.images), strict=True))
+    folders = [ImageFolder.open(path, classes) for path in words.images]
+    if words.limit:
+        folders = [one.take(np.sort(np.random.default_rng(0).permutation(len(one))[: words.limit])) for one in folders]
+    seen, labels = {}, torch.empty(0)
+    for form in FORMS:
+        seen[form], labels = map(torch.cat, zip(*(features(folder, form) for folder in folders), strict=True))
     fold = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)) % words.folds
-    accuracy: dict[str, list[float]] = {}
-    sizes: dict[str, list[float]] = {"float": [4.0 * features.shape[1]]}
-    for held in range(words.folds):
-        train, val = fold != held, fold == held
-        read = {"float": features}
-        for step in words.steps:
-            codes = RoundedQuantiser(LEVELS, features.shape[1]).requires_grad_(False)
-            codes.embedding.weight.copy_(evenly_spaced(features[train], LEVELS, step))
-            ids = codes.nearest(features)
-            read[f"rounded:{step:g}"] = codes.values(ids)
-            sizes.setdefault(f"rounded:{step:g}", []).append(stored_bytes(ids[train], codes.codebook))
-        for name, x in read.items():
-            hit = linear_accuracy((x[train], labels[train]), (x[val], labels[val]))[0]
-            accuracy.setdefault(name, []).append(round(100 * hit, 2))
-        print(json.dumps({name: values[-1] for name, values in accuracy.items()}), flush=True)
-    found = {
-        "images": len(labels),
-        "folds": words.folds,
-        "rows": {
-            name: {"bytes": mean(sizes[name]), "mean": mean(values), "deviation": stdev(values), "accuracy": values}
-            for name, values in accuracy.items()
-        },
-    }
+    hits: dict[str, Tensor] = {}
+    sizes: dict[str, list[float]] = {}
+
+    def count(name: str, held: Tensor, right: Tensor, size: float) -> None:
+        hits.setdefault(name, torch.zeros(len(labels), dtype=torch.bool))[held] = right
+        sizes.setdefault(name, []).append(size)
+
+    for number in range(words.folds):
+        train_part, held = fold != number, fold == number
+        for form, x in seen.items():
+            codes = RoundedQuantiser(LEVELS, x.shape[1]).requires_grad_(False)
+            codes.embedding.weight.copy_(evenly_spaced(x[train_part], LEVELS, words.step))
+            ids = codes.nearest(x)
+            with TemporaryDirectory() as name:
+                place = Path(name)
+                stores = [
+                    write_store(place / f"{i}.tok", ids[part], labels[part], codes.codebook)
+                    for i, part in enumerate((train_part, held))
+                ]
+                size = stores[0].sizes["tokens"] / len(stores[0])
+                for what, read, bytes_each in (("float32", x, 4.0 * x.shape[1]), ("rounded", codes.values(ids), size)):
+                    probe = linear_hits((read[train_part], labels[train_part]), (read[held], labels[held]))[0]
+                    count(f"{form}, {what}, L-BFGS", held, probe, bytes_each)
+                for decay in (None, *words.decays):
+                    right = trained_hits(place / f"run-{decay}", stores[0], stores[1], decay)
+                    name_of = f"{form}, rounded, linear_cpu" + (
+                        f", weight decay {decay:g}" if decay is not None else ""
+                    )
+                    count(name_of, held, right, size)
+        print(
+            f"fold {number}: " + ", ".join(f"{k} {100 * v[held].float().mean():.1f}" for k, v in hits.items()),
+            flush=True,
+        )
+    rows = {}
+    for name, right in hits.items():
+        won, lost = (int((a & ~b).sum()) for a, b in ((right, hits[PROBE]), (hits[PROBE], right)))
+        each = [round(100 * float(right[fold == number].float().mean()), 2) for number in range(words.folds)]
+        rows[name] = {
+            "bytes": round(mean(sizes[name]), 1),
+            "accuracy": round(100 * float(right.float().mean()), 2),
+            "won": won,
+            "lost": lost,
+            "p": round(mcnemar(right.numpy(), hits[PROBE].numpy()), 4),
+            "folds": each,
+        }
+    found = {"images": len(labels), "folds": words.folds, "step": words.step, "rows": rows}
     print(json.dumps(found, indent=1))
     if words.out:
         words.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -54,6 +54,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "line/class0").rename(root / "line/class\n0")
     (root / "line.csv").write_text('path,label\n"line/class\n0/0.png",a\n')
     (root / "page.html").write_text("<html>")
+    (root / "page.jpg").write_text("<html>")
+    (root / "again.csv").write_text("path,label\n" + 2 * "images/class0/000.png,a\n")
+    shutil.copytree(root / "x.tok", root / "cut.tok")
+    shard = next((root / "cut.tok/shards").iterdir())
+    shard.write_bytes(shard.read_bytes()[:50])
     (root / "bad.csv").write_text("only one column\n")
     (root / "twice.yaml").write_text("fit: {steps: 3}\nfit: {steps: 4}\n")
     assert run("train", *TOKEN, "--data", root / "x.tok", "--val", root / "x.tok", "--out", root / "run") == 0
@@ -221,6 +226,52 @@ CASES: dict[str, tuple[Words, int, str]] = {
     "maps replaced in no store": (
         lambda r: ["annotate", r / "images", "--model", r / "pixels", "--replace", "--out", r / "new"], 4,
         "about the label maps of a store"),
+    # outputs and options
+    "one image of no class to the demo": (
+        lambda r: ["demo", "--images", r / "flat/a.png", "--out", r / "new"], 3, "has no classes"),
+    "split into one store twice": (
+        lambda r: ["split", r / "x.tok", "--out", r / "new", r / "new"], 4, "is one name twice"),
+    "split into one file twice": (
+        lambda r: ["split", r / "images", "--out", r / "a.csv", r / "a.csv"], 4, "is one name twice"),
+    "a size that is none": (
+        lambda r: ["tokenize", r / "images", "--size", "big", "--out", r / "new"], 4, "give HEIGHTxWIDTH in pixels"),
+    "no size": (lambda r: ["tokenize", r / "images", "--size", "0x0", "--out", r / "new"], 4, "a size of '0x0'"),
+    "a share that is none": (
+        lambda r: ["tokenize", r / "images", "--shard", "3/2", "--out", r / "new"], 4, "a share of '3/2'"),
+    "no views": (lambda r: ["tokenize", r / "images", "--views", 0, "--out", r / "new"], 4, "at least 1 view"),
+    "unknown codec": (lambda r: ["tokenize", r / "images", "--codec", "zip", "--out", r / "new"], 4, "known: mix,"),
+    "store exists": (lambda r: ["tokenize", r / "images", "--out", r / "x.tok"], 7, "exists"),
+    "store among images": (lambda r: ["start", r / "images", "--out", r / "images/new"], 7, "lies among the images"),
+    "unknown device": (lambda r: ["start", r / "images", "--device", "tpu"], 6, "this machine has"),
+    "all images unreadable": (
+        lambda r: ["tokenize", r / "page.jpg", "--out", r / "new"], 3, "1 of 1 images cannot be read"),
+    "fraction 0": (lambda r: ["subset", r / "x.tok", "--fraction", 0, "--out", r / "new"], 3, "above 0 and at most 1"),
+    "subset of nothing": (lambda r: ["subset", r / "x.tok", "--out", r / "new"], 4, "give exactly one"),
+    "unknown keys": (
+        lambda r: ["subset", r / "x.tok", "--keys", r / "bad.csv", "--out", r / "new"], 3, "has no image 'only one"),
+    "an image twice in a label file": (
+        lambda r: ["train", *PIXEL, "--data", r / "again.csv"], 3, "line 3 of"),
+    "a damaged store": (lambda r: ["verify", r / "cut.tok"], 5, "cut.tok is damaged"),
+    "a damaged store inspected": (lambda r: ["inspect", r / "cut.tok"], 5, "not what its header says"),
+    "images converted": (lambda r: ["convert", r / "images", "--out", r / "new"], 3, "no tokens found in"),
+    "merge of nothing": (lambda r: ["merge", "--out", r / "new"], 3, "no stores to merge"),
+    "merge with images": (
+        lambda r: ["merge", r / "x.tok", r / "images", "--out", r / "new"], 3, "images is not a token store"),
+    "no name on the hub": (lambda r: ["push", r / "x.tok", "owner"], 3, "give hf://OWNER/NAME"),
+    "images to the hub": (lambda r: ["push", r / "images", "hf://a/b"], 3, "is nothing of Tilework"),
+    "a text as a checkpoint": (
+        lambda r: ["tokenizer", "import", r / "page.html", "--out", r / "new"], 3, "is no checkpoint of plain tensors"),
+    "quality 0": (lambda r: ["tokenizer", "dct", "--quality", 0, "--out", r / "new"], 4, "change --quality or --keep"),
+    "odd size": (lambda r: ["tokenizer", "dct", "--size", 7, 9, "--out", r / "new"], 4, "give multiples of 8"),
+    "tokenizers of no folder": (lambda r: ["tokenizer", "list", r / "nowhere"], 3, "no folder"),
+    "card of no tokenizer": (lambda r: ["tokenizer", "card", r / "nowhere"], 3, "no tokenizer in"),
+    "card of a tokenizer without images": (lambda r: ["tokenizer", "card", "box", r / "empty"], 3, "has no class fold"),
+    "a recipe of no tokenizer": (
+        lambda r: ["tokenizer", "train", r / "images", "--recipe", "seit_cpu", "--out", r / "new"], 4,
+        "does not train a tokenizer"),
+    "unknown command": (lambda r: ["trian"], 2, "unknown command 'trian': did you mean 'train'?"),
+    "unknown command of tokenizers": (
+        lambda r: ["tokenizer", "lst"], 2, "unknown command 'tokenizer lst': did you mean 'tokenizer list'?"),
     # sizes that cannot be
     "no width": (
         lambda r: ["train", "demo_pixel", "model.width=0", "--data", r / "images"], 4, "must be at least 1"),
@@ -246,6 +297,31 @@ CASES: dict[str, tuple[Words, int, str]] = {
     "merge of the same": (
         lambda r: ["merge", r / "x.tok", r / "x.tok", "--out", r / "new"], 3, "keys must be unique: add --prefix"),
 }  # fmt: skip
+
+
+UNREADABLE: dict[str, list[str]] = {  # what the parser of words refuses: exit code 2, and how to get help
+    "nothing given": ["train"],
+    "no images": ["start"],
+    "no photographs": ["predict"],
+    "no output": ["tokenize", "{root}/images", "--out"],
+    "no data": ["train", "demo_token", "--out", "{root}/new"],
+    "unknown option": ["train", "demo_token", "--data", "{root}/x.tok", "--nosuch", "1", "--out", "{root}/new"],
+    "one name of two": ["split", "{root}/images", "--out", "{root}/a.csv"],
+    "no such choice": ["start", "{root}/images", "--classes", "middle"],
+    "no number": ["start", "{root}/images", "--max-broken", "x"],
+    "a word too many": ["doctor", "x"],
+    "no validation": ["table", "a: seit_cpu", "--data", "{root}/x.tok", "--out", "{root}/new"],
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_words_that_cannot_be_read(case: str, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(made.rglob("*"))
+    assert run(*(word.format(root=made) for word in UNREADABLE[case])) == 2
+    said = capsys.readouterr().err
+    assert "--help" in said
+    assert "Traceback" not in said
+    assert sorted(made.rglob("*")) == before
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -11,7 +11,9 @@ import torch
 from small_data import write_images
 from tilework.cli.main import main
 from tilework.core.errors import ConfigError, OutputError
-from tilework.experiments.frontier import ROWS, Frontier, better, check
+from tilework.experiments.frontier import ROWS, Frontier, better
+from tilework.experiments.frontier_rows import check
+from tilework.store import Store
 from tilework.tokenizers import TeacherCodesConfig, save_tokenizer
 
 
@@ -54,12 +56,34 @@ def test_a_trained_row_and_the_command(data: tuple[Path, Path, Path], tmp_path: 
     assert "| vit:4 |" in (tmp_path / "out" / "table.md").read_text()
 
 
+def test_what_start_keeps(data: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    settings = ("fit.steps=3", "fit.schedule.warmup_steps=1")
+    names = ("box:pooled", "box:corners")
+    found = Frontier(data[0], data[1], tmp_path / "out", names, seeds=2, settings=settings, quiet=True).run()
+    for row, name in zip(found["rows"], names, strict=True):
+        assert len(row["accuracy"]) == 2
+        assert row["bytes"] < 320 < row["whole"]
+        assert Store(tmp_path / "out" / "data" / f"{name.replace(':', '-')}-val.tok").grid == (1, 1, 320)
+
+
 def test_the_front() -> None:
     points = [{"bytes": b, "mean": m} for b, m in ((10, 0.5), (20, 0.4), (30, 0.5), (30, 0.6))]
     assert [not any(better(o, p) for o in points) for p in points] == [True, False, False, True]
 
 
-BAD = ["pq:x", "pq:0", "rounded", "rounded:0", "codes:1", "jpeg:4:30", "jpeg:32", "float16:3", "webp:32:101"]
+BAD = [
+    "pq:x",
+    "pq:0",
+    "rounded",
+    "rounded:0",
+    "codes:1",
+    "jpeg:4:30",
+    "jpeg:32",
+    "float16:3",
+    "webp:32:101",
+    "box",
+    "box:grid",
+]
 
 
 @pytest.mark.parametrize("row", BAD)
@@ -72,6 +96,10 @@ def test_the_default_rows_are_rows(data: tuple[Path, Path, Path], tmp_path: Path
     for row in ROWS:
         check(*row.partition(":")[::2])
     train, val, teacher = data
+    with pytest.raises(ConfigError, match="of the tokenizer in the box, not of"):
+        Frontier(train, val, tmp_path / "out", ("box:pooled",), teacher).run()
+    with pytest.raises(ConfigError, match="weak_pixel"):
+        Frontier(train, val, tmp_path / "out", ("pixels:weak_pixels_cpu",), teacher).run()
     with pytest.raises(ConfigError, match="unknown row 'code'"):
         Frontier(train, val, tmp_path / "out", ("code:4",), teacher).run()
     assert not (tmp_path / "out").exists()

@@ -18,7 +18,7 @@ from small_data import write_images, write_objects, write_store, write_voc
 from tilework.cli.main import main
 from tilework.experiments import start as module
 from tilework.experiments.start import find_parts
-from tilework.experiments.start_page import verdict
+from tilework.experiments.start_page import next_commands, verdict
 from tilework.recipes import run_of
 from tilework.runs import Run
 from tilework.store import Store
@@ -310,6 +310,24 @@ def xml_folder(root: Path) -> Path:
     (whole / "JPEGImages").rename(root / "in/images")
     (whole / "Annotations").rename(root / "in/annotations")
     return root / "in"
+
+
+def test_commands_can_be_pasted_and_classes_without_validation_are_said(tmp_path: Path) -> None:
+    write_images(tmp_path / "mine", 2, 10)
+    for number in range(1, 10):
+        (tmp_path / f"mine/class1/{number:03d}.png").unlink()
+    write_images(tmp_path / "same", 2, 10)
+    assert next_commands(Path("my photos"))[0] == "tilework predict 'my photos/run' PHOTO|FOLDER ..."
+    plan = {"images": 11, "train": 9, "val": 2, "classes": 2, "smallest_class": 1, "largest_class": 10, "steps": 5,
+            "median_size": [32, 32], "bytes_per_image": 900, "unreadable": 0, "recipe": "linear_cpu",
+            "estimated_minutes": 1}  # fmt: skip
+    lines = module.announce(module.FolderStart(tmp_path / "mine", tmp_path / "out"), plan)
+    assert "(1 to 10 each)" in lines[0]
+    assert "(2 images; 1 of 2 classes have none)" in lines[1]
+    even = {**plan, "smallest_class": 10}
+    lines = module.announce(module.FolderStart(tmp_path / "same", tmp_path / "out"), even)
+    assert "(10 each)" in lines[0]
+    assert "(2 images)" in lines[1]
 
 
 def test_boxes_beside_classes_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

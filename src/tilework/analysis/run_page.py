@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
@@ -87,8 +88,8 @@ def add_run(page: Page, path: Path, wanted: Wanted, command: str) -> Headline:
     page.table(["what", "value"], _data_rows(trained, told, size))
     page.heading("Settings and commands", 3)
     words = [command] if command else []
-    place = data or "DATA"
-    page.commands([*words, f"tilework eval {path} --data {place}", f"tilework predict {path} PHOTO.jpg"])
+    run, place = quote(str(path)), quote(str(data or "DATA"))
+    page.commands([*words, f"tilework eval {run} --data {place}", f"tilework predict {run} PHOTO.jpg"])
     page.folded("all settings (YAML)", to_yaml(trained.run))
     return [trained.name, about, figure, "" if size is None else f"{size[1]:,.0f}"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
@@ -82,11 +83,7 @@ def add_store(page: Page, path: Location, wanted: Wanted) -> Headline:
     rows = [["codec", manifest.codec], ["tokenizer", manifest.tokenizer.get("name", "not stated")]]
     rows += [["preprocessing", manifest.preprocessing or "not stated"], ["licence", manifest.licence or "not stated"]]
     page.table(["what", "value"], [*rows, ["software", manifest.software]])
-    page.commands(
-        [
-            f"tilework inspect {path}",
-            f"tilework verify {path}",
-            f"tilework train seit_cpu --data {path} --val VAL --out RUN",
-        ]
-    )
+    name = quote(str(path))
+    train = f"tilework train seit_cpu --data {name} --val VAL --out RUN"
+    page.commands([f"tilework inspect {name}", f"tilework verify {name}", train])
     return [Path(str(path)).name, told, "", f"{about.bytes_per_image:,.0f}"]

@@ -190,9 +190,11 @@ def _command(args: list[str]) -> tuple[str, list[str]]:
         name = " ".join(args[:words])
         if name in COMMANDS:
             return name, args[words:]
-    family = [f"tilework {name}" for name in COMMANDS if name.split()[0] == args[0]]
+    family = [name for name in COMMANDS if name.split()[0] == args[0]]
     if family and set(args[1:]) <= {"-h", "--help"}:
-        print(f"usage: {', '.join(family)}", file=sys.stdout if args[1:] else sys.stderr)
+        usage = ", ".join(f"tilework {name}" for name in family)
+        print(f"usage: {usage}", file=sys.stdout if args[1:] else sys.stderr)
         sys.exit(0 if args[1:] else 2)
-    print(f"tilework: error: unknown command '{args[0]}': {nearest(args[0], COMMANDS)}", file=sys.stderr)
+    name = " ".join(args[: 2 if family else 1])
+    print(f"tilework: error: unknown command '{name}': {nearest(name, family or COMMANDS)}", file=sys.stderr)
     sys.exit(2)

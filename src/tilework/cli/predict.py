@@ -62,6 +62,7 @@ def predict(
         check_png(picture, "--picture")
     if top < 1:
         raise ConfigError(f"--top {top}", "give 1 or more")
+    from tilework.core.console import notice
     from tilework.core.files import write
     from tilework.data.class_names import shown_names
     from tilework.runs import open_model
@@ -83,8 +84,10 @@ def predict(
         print(text, end="")
     else:
         write(out, text.encode())
+        notice(f"wrote {out}", json)
     if picture is not None:
         write(picture, _sheet(model, found, photographs, tokenizer))
+        notice(f"wrote {picture}", json)
 
 
 def _segment(

@@ -85,10 +85,12 @@ def split(
     """
     import numpy as np
 
-    from tilework.core.errors import InputError, OutputError
+    from tilework.core.errors import ConfigError, InputError, OutputError
     from tilework.core.location import Url, is_store
     from tilework.store import Store, gather, pick_fraction
 
+    if out[0].absolute() == out[1].absolute():
+        raise ConfigError(f"--out {out[0]} {out[1]} is one name twice", "give two")
     for path in out:
         if path.exists():
             raise OutputError(f"{path} exists", "choose another name or remove it")

@@ -116,7 +116,7 @@ def tokenize(
     from tilework.tokenizers.tokenize import tokenize as run
     from tilework.train.log import counted, notice
 
-    share = parse_share(shard) if shard else None
+    share, sides = parse_share(shard) if shard else None, parse_size(size) if size else None
     if share is not None and engine != "here":
         raise ConfigError(f"--shard does not work with --engine {engine}", "drop one: Ray splits the work itself")
     if views < 1 or not 0 < area[0] <= area[1] <= 1:
@@ -170,7 +170,7 @@ def tokenize(
         filled = frame or FRAMES[card.form or "grid"]  # a grid after all, where there are too few images
         used = np.arange(len(model.codebook))  # all of them, so that the store can encode further images
     own = card.size
-    card = replace(card, size=parse_size(size)) if size else card
+    card = replace(card, size=sides) if sides else card
     if reference is not None and reference.manifest.tokenizer.get("sha256") != card.sha256:
         raise InputError(f"{like} was made with another tokenizer than {tokenizer}", "use the same one")
     if reference is not None and frame not in (None, reference.manifest.frame):

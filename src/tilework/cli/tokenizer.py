@@ -223,8 +223,11 @@ def list_tokenizers(
     """
     import json as text
 
+    from tilework.core.errors import InputError
     from tilework.core.location import PACKAGED, TOKENIZER, packaged
 
+    if missing := [folder for folder in folders if not folder.is_dir()]:
+        raise InputError(f"no folder {missing[0]}", "give folders to look in, or none")
     found = {name: PACKAGED / name / TOKENIZER for name in packaged()}
     for folder in folders:
         for depth in ("", "*/", "*/*/"):

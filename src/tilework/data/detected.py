@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 import torch
@@ -110,7 +111,7 @@ def boxes_near(path: Path) -> tuple[str, str] | None:
 
 
 def _detector(file: Path) -> str:
-    return f"train a detector with 'tilework train detect_cpu --data {file} --out RUN', {GUIDE}"
+    return f"train a detector with 'tilework train detect_cpu --data {quote(str(file))} --out RUN', {GUIDE}"
 
 
 def _coco(path: Path, classes: Sequence[str] | None) -> ObjectFolder:

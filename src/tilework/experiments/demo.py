@@ -17,6 +17,7 @@ from tilework.core.distributed import pick_device
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import is_free, new_directory, write, write_json
 from tilework.data import ImageFolder, ImageSource, epoch_order
+from tilework.data.labels import UNLABELLED
 from tilework.data.photographs import write_photographs
 from tilework.evaluation import Classification, classify
 from tilework.experiments.statistics import paired_within_noise
@@ -64,8 +65,10 @@ class Demo:
     def _claim(self) -> None:
         settings = {"images": str(self.images) if self.images else None, "quick": self.quick, "version": __version__}
         if self.images is not None:  # before anything is written
-            for folder in _parts(self.images) or [self.images]:
-                ImageFolder.open(folder)
+            for part in _parts(self.images):
+                ImageFolder.open(part)
+            if not _parts(self.images):
+                _open_to_split(self.images)
         if not is_free(self.out):
             if not (self.out / STATE).is_file():
                 raise OutputError(f"{self.out} holds other files", "choose another --out")
@@ -292,19 +295,28 @@ def _parts(images: Path) -> list[Path]:
 
 def split_folder(images: Path, out: Path, every: int = 5) -> None:
     """Links to the images of class folders: every fifth of each class in val/, the others in train/."""
-    folder = ImageFolder.open(images)
+    folder = _open_to_split(images)
     with new_directory(out) as root:
         for label, name in enumerate(folder.classes):
             index = np.flatnonzero(folder.labels == label)
-            if len(index) < 2:
-                what = f"class '{name}' of {images} has {counted(len(index), 'image')}"
-                raise InputError(what, "add some: training and validation need one each")
             for rank, i in enumerate(index[epoch_order(0, label, len(index))].tolist()):
                 part = "val" if rank % every == 0 else "train"
                 path = folder.paths[i].resolve()
                 link = root / part / name / f"{rank:06d}{path.suffix}"
                 link.parent.mkdir(parents=True, exist_ok=True)
                 os.symlink(path, link)
+
+
+def _open_to_split(images: Path) -> ImageFolder:
+    """Images of classes that can be divided."""
+    folder = ImageFolder.open(images)
+    if folder.classes == (UNLABELLED,):
+        raise InputError(f"{images} has no classes", "give a folder with one sub-folder of images per class")
+    for name, count in zip(folder.classes, np.bincount(folder.labels, minlength=len(folder.classes)), strict=True):
+        if count < 2:
+            what = f"class '{name}' of {images} has {counted(int(count), 'image')}"
+            raise InputError(what, "add some: training and validation need one each")
+    return folder
 
 
 def _read_log(path: Path) -> list[Plain]:

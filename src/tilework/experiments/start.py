@@ -459,11 +459,14 @@ def announce(start: FolderStart, plan: Plain) -> list[str]:
     few, many = plan["smallest_class"], plan["largest_class"]
     given = start.parts.val
     how = f"validate on {given}" if given else f"a random {1 - SHARE:.0%} of each class is for validation"
+    each = f"{few:,} to {many:,}" if few < many else f"{many:,}"
+    missing = plan["classes"] - len(np.unique(start.split[1].labels))
+    unseen = f"; {missing} of {plan['classes']} classes have none" if missing else ""
     return [
         f"{start.images}: {counted(plan['images'], 'image')} of {plan['classes']} classes "
-        f"({few:,} to {many:,} each), about {width}x{height} px, {plan['bytes_per_image'] / 1e3:,.1f} kB each"
+        f"({each} each), about {width}x{height} px, {plan['bytes_per_image'] / 1e3:,.1f} kB each"
         + (f"; {plan['unreadable']:,} cannot be read" if plan["unreadable"] else ""),
-        f"1. split: train on {plan['train']:,}, {how} ({plan['val']:,} images)",
+        f"1. split: train on {plan['train']:,}, {how} ({plan['val']:,} images{unseen})",
         f"2. tokenize: codes of a frozen EfficientNet-Lite0, which has seen ImageNet-1k (the tokenizer 'box'), "
         f"{'five looks' if looks(plan['train']) == 'corners' else 'one look'} at each image",
         f"3. train: recipe {plan['recipe']}, {plan['steps']:,} steps (docs/choosing.md), "

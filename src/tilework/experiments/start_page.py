@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import join, quote
 
 import numpy as np
 
@@ -24,11 +25,12 @@ SMALLEST = 5e-4  # difference in accuracy that is shown
 
 def next_commands(out: Path) -> list[str]:
     """What a user may do with the run."""
+    run, val = (quote(str(out / name)) for name in ("run", "val.tok"))
     return [
-        f"tilework predict {out / 'run'} PHOTO|FOLDER ...",
-        f"tilework eval {out / 'run'} --data {out / 'val.tok'}",
-        f"tilework export {out / 'run'} --out model --onnx --pixels",
-        f"tilework report {out / 'run'}",
+        f"tilework predict {run} PHOTO|FOLDER ...",
+        f"tilework eval {run} --data {val}",
+        f"tilework export {run} --out model --onnx --pixels",
+        f"tilework report {run}",
     ]
 
 
@@ -110,7 +112,8 @@ def write_page(out: Path, results: Plain, found: Classification, paths: Sequence
     page.heading("Next")
     page.commands(next_commands(out))
     seconds, cpu = (sum(results[name].values()) for name in ("seconds", "cpu_seconds"))
-    page.text(f"Repeat: tilework start {results['start']} --out {out} ({results['software']}, {seconds:.0f} s, "
+    repeat = join(["tilework", "start", results["start"], "--out", str(out)])
+    page.text(f"Repeat: {repeat} ({results['software']}, {seconds:.0f} s, "
               f"{cpu:.0f} s of processors).")  # fmt: skip
     write(out / PAGE, page.html().encode())
 

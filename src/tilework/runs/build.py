@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 import torch
@@ -299,7 +300,7 @@ def _check_kind(run: Run, shape: Shape, data: Location) -> bool:
     if shape.stage == "pixels" and "pixels" not in stages and "ids" in stages:
         raise ConfigError(
             f"the recipe trains on a token store, but {data} is an image folder",
-            f"run 'tilework tokenize {data}' first, or use one of 'tilework recipes --input pixels'",
+            f"run 'tilework tokenize {quote(str(data))}' first, or use one of 'tilework recipes --input pixels'",
         )
     if shape.stage != "pixels" and stages == ("pixels",):
         raise ConfigError(

@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tilework.core.console import counted
 from tilework.core.errors import InputError
 from tilework.core.location import PACKAGED, PathOrHub
 from tilework.data.images import Frame, Images
@@ -92,7 +91,7 @@ def fitted_box(
     tokenizer, card = loaded = load_box()
     points = min(IMAGES, len(images)) * prod(tokenizer.grid(card.size))
     if points < FEWEST * len(tokenizer.codebook):
-        say(f"{counted(len(images), 'image')} are too few to fit codes to: those of the package are used")
+        say(f"too few images to fit codes to ({len(images)}): those of the package are used")
         return with_codes(tokenizer.codebook, loaded)
     say("fitting codes to these images")
     fitted = tokenizer if form == "grid" else pooled_box(tokenizer, form)

@@ -210,7 +210,7 @@ def corners_of(pixels: Tensor, size: tuple[int, int]) -> list[Tensor]:
     height, width = size
     rows, columns = (slice(height), slice(-height, None)), (slice(width), slice(-width, None))
     corners = [pixels[:, :, row, column] for row in rows for column in columns]
-    return [F.interpolate(pixels, size, mode="bilinear"), *corners]
+    return [F.interpolate(pixels, size, mode="bilinear", antialias=True), *corners]
 
 
 @torch.no_grad()

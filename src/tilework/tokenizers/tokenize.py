@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tilework.core.errors import BrokenImagesError, InputError, OutputError
+from tilework.core.errors import BrokenImagesError, ConfigError, InputError, OutputError
 from tilework.core.files import write, write_json
 from tilework.data.detected import COLUMN, SIDES, ObjectFolder, pack_objects
 from tilework.data.images import Broken, Frame, ImageFolder, Images, attempt, decode_image
@@ -470,7 +470,7 @@ def parse_share(text: str) -> tuple[int, int]:
     """'3/8' as (3, 8): the fourth of eight processes."""
     first, _, second = text.partition("/")
     if not (first.isdigit() and second.isdigit()) or int(first) >= int(second):
-        raise InputError(f"a share of '{text}'", "give i/n with i from 0 to n - 1, for example 0/8")
+        raise ConfigError(f"a share of '{text}'", "give i/n with i from 0 to n - 1, for example 0/8")
     return int(first), int(second)
 
 
@@ -478,5 +478,5 @@ def parse_size(text: str) -> tuple[int, int]:
     """'176x240' as (176, 240): height and width."""
     height, _, width = text.partition("x")
     if not (height.isdigit() and width.isdigit()) or min(int(height), int(width)) < 1:
-        raise InputError(f"a size of '{text}'", "give HEIGHTxWIDTH in pixels, for example 176x240")
+        raise ConfigError(f"a size of '{text}'", "give HEIGHTxWIDTH in pixels, for example 176x240")
     return int(height), int(width)

@@ -21,14 +21,15 @@ from tilework.core.errors import ConfigError, DamageError, InputError, TileworkE
 from tilework.core.files import new_directory, sha256, write
 from tilework.core.hub import local
 from tilework.core.location import PACKAGED, TOKENIZER, PathOrHub, packaged, path_or_hub
-from tilework.core.memory import without_memory
 from tilework.core.sealed import read_json, write_sealed
 from tilework.data.images import framing
 from tilework.models.model import ModelConfig, Network
+from tilework.models.without_memory import without_memory
 from tilework.tokenizers.quantise import Quantiser
 
 WEIGHTS, SETTINGS, SCALE = "weights.safetensors", TOKENIZER, ".scale"
 SMALLEST = 1 << 20  # numbers that a tokenizer may have beside its weights
+WHOLE = 1 << 28  # numbers of a teacher that is built whole before it is cut
 
 
 class Tokenizer(Network):
@@ -211,8 +212,11 @@ def load_tokenizer(given: PathOrHub | str) -> tuple[Tokenizer, Card]:
         raise DamageError(f"{path / WEIGHTS} is missing or damaged", "restore it")
     try:
         tensors = _unpacked(load_tensors((path / WEIGHTS).read_bytes()))
-        with without_memory(2 * sum(value.numel() for value in tensors.values()) + SMALLEST):
-            config.build(3, card.size, 0)
+        most = 2 * sum(value.numel() for value in tensors.values()) + SMALLEST
+        with without_memory(most + WHOLE):
+            sizes = sum(value.numel() for value in config.build(3, card.size, 0).state_dict().values())
+        if sizes > most:
+            raise ValueError(f"{sizes:,} numbers are asked for")
         tokenizer = config.build(3, card.size, 0)
         tokenizer.load_state_dict(tensors)
     except (ArithmeticError, ValueError, TypeError, RuntimeError, ConfigError, SafetensorError) as error:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from tilework.core.errors import DamageError, TileworkError
 from tilework.core.files import crc32c, new_directory, sha256, write
-from tilework.core.memory import without_memory
 from tilework.core.sealed import read_json, write_sealed
+from tilework.models.without_memory import without_memory
 from tilework.train.sharded import divided_like, gathered
 
 VERSION = 1

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tilework.core.memory import without_memory
+from tilework.models.without_memory import without_memory
 
 
 def test_shapes_only() -> None:
@@ -23,6 +23,8 @@ def test_a_network_of_very_many_layers_is_stopped_early() -> None:
     with pytest.raises(ValueError, match="more than 10,000 numbers"), without_memory(10_000):
         built.extend(nn.Linear(10, 10) for _ in range(10**9))
     assert len(built) == 90  # of 110 numbers each
+    with pytest.raises(ValueError, match="20,000 tensors"), without_memory(10**12):
+        built.extend(nn.LayerNorm(1) for _ in range(10**9))
     nn.Linear(200, 200)  # nothing is counted afterwards
 
 
