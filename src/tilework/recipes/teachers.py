@@ -27,7 +27,7 @@ LINEAR = Run(
         steps=1500,
         batch=128,
         evaluate_every=0,
-        optim=OptimConfig(lr=2e-3, weight_decay=0.3),
+        optim=OptimConfig(lr=2e-3, weight_decay=3.0),
         schedule=ScheduleConfig(warmup_steps=50),
     ),
 )
