@@ -69,7 +69,9 @@ def test_the_steps_of_the_readme(images: Path, tmp_path: Path, capsys: pytest.Ca
     assert run("tokenize", images, *squashed) == 0
     assert "squashed" in Store(tmp_path / "s.tok").manifest.preprocessing
     covered = ["--tokenizer", tokenizer, "--out", tmp_path / "u.tok", "--like", tmp_path / "s.tok"]
-    assert "give --frame squash" in fails(capsys, 3, "tokenize", images, *covered)
+    assert "give --frame squash" in fails(capsys, 3, "tokenize", images, *covered, "--frame", "cover")
+    assert run("tokenize", images, *covered[:3], tmp_path / "frame.tok", *covered[4:]) == 0  # takes the frame over
+    assert Store(tmp_path / "frame.tok").manifest.frame == "squash"
     both = ["--shard", "0/2", "--engine", "ray"]
     assert "drop one" in fails(
         capsys, 4, "tokenize", images, "--tokenizer", tokenizer, "--out", tmp_path / "u.tok", *both
@@ -490,7 +492,7 @@ def test_job_array_on_the_line(images: Path, tmp_path: Path, capsys: pytest.Capt
         if path.is_file():
             assert path.read_bytes() == (tmp_path / "two.tok" / path.relative_to(tmp_path / "one.tok")).read_bytes()
     assert (tmp_path / "two.tok.quarantine.json").is_file()
-    assert "give i/n" in fails(capsys, 3, "tokenize", images, *settings, "--out", tmp_path / "x.tok", "--shard", "2/2")
+    assert "give i/n" in fails(capsys, 4, "tokenize", images, *settings, "--out", tmp_path / "x.tok", "--shard", "2/2")
     assert "out of range" in fails(capsys, 4, "tokenize", images, *settings, "--out", tmp_path / "x.tok", "--views", 0)
 
 

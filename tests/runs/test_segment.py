@@ -207,7 +207,7 @@ def test_masks_at_half_size_and_codes_in_tiles(data: Path, tmp_path: Path) -> No
         run(["tokenize", str(data / "val"), *tokenizer, "--size", "60x112", "--tiles", "--out", str(tmp_path / "x")])
         == 3
     )
-    with pytest.raises(InputError, match="HEIGHTxWIDTH"):
+    with pytest.raises(ConfigError, match="HEIGHTxWIDTH"):
         parse_size("80")
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 import tilework.tokenizers.tokenize as tokenize_module
-from tilework.core.errors import InputError, OutputError
+from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.data import Broken, ImageFolder, decode_image
 from tilework.store import Store
 from tilework.tokenizers import Tokenizer, VitVq, VitVqConfig
@@ -258,6 +258,6 @@ def test_tables_that_cannot_be_used(tmp_path: Path, text: str, match: str) -> No
 
 @pytest.mark.parametrize("text", ["8/8", "1", "-1/3", "a/b", "1/0", ""])
 def test_shares_that_cannot_be(text: str) -> None:
-    with pytest.raises(InputError, match="give i/n"):
+    with pytest.raises(ConfigError, match="give i/n"):
         parse_share(text)
     assert parse_share("3/8") == (3, 8)

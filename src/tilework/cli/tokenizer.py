@@ -257,7 +257,7 @@ def card(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Describe a tokenizer, and measure it on images: PSNR, SSIM, code usage, bits, speed.
+    """Describe a tokenizer; measure it on images: PSNR, SSIM, code usage, bits, speed.
 
     Try:
       tilework tokenizer card box
