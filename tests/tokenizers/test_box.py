@@ -154,6 +154,22 @@ def test_from_pixels_to_classes_as_one_graph(tmp_path: Path, capsys: pytest.Capt
     assert made["onnx_max_difference"] < 1e-4
 
 
+FEW = ("fit.steps=3", "fit.schedule.warmup_steps=1")
+
+
+def images_are_judged_as_codes(
+    data: Path, like: Path, images: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Train on a store; its validation store and the images themselves give the same accuracy."""
+    assert command("train", "linear_cpu", *FEW, "--data", data, "--val", like, "--out", run) == 0
+    capsys.readouterr()
+    figures = []
+    for given in (like, images):
+        assert command("eval", run, "--data", given, "--json") == 0
+        figures.append(json.loads(capsys.readouterr().out)["top1"])
+    assert figures[0] == figures[1]
+
+
 def test_pooled_features_from_folder_to_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle of the codes: the mean of the network's map, rounded to 0.85 deviations of each channel."""
     images = write_images(tmp_path / "images", 2, 11)
@@ -169,17 +185,10 @@ def test_pooled_features_from_folder_to_prediction(tmp_path: Path, capsys: pytes
     assert (np.abs(values - mean) <= 0.43 * mean.std(0) + 1e-5).mean() > 0.999
     assert command("tokenize", images, "--out", like, "--like", data, "--keep-order") == 0
     assert np.array_equal(Store(like).batch(np.arange(5)), store.batch(np.arange(5)))
-    few = ("fit.steps=3", "fit.schedule.warmup_steps=1")
-    assert command("train", "linear_cpu", *few, "--data", data, "--val", like, "--out", run) == 0
-    capsys.readouterr()
-    figures = []
-    for given in (like, images):
-        assert command("eval", run, "--data", given, "--json") == 0
-        figures.append(json.loads(capsys.readouterr().out)["top1"])
-    assert figures[0] == figures[1]
+    images_are_judged_as_codes(data, like, images, run, capsys)
     assert command("explain", run, "--data", like, "--tokenizer", "box", "--out", tmp_path / "where.png") == 4
     assert "are of whole images, without positions to draw: explain a run on codes of" in capsys.readouterr().err
-    assert command("train", "teacher_vit_cpu", *few, "--data", data, "--out", tmp_path / "vit") != 0
+    assert command("train", "teacher_vit_cpu", *FEW, "--data", data, "--out", tmp_path / "vit") != 0
     grid = tmp_path / "grid.tok"
     assert command("tokenize", images, "--out", grid, "--codes", "grid") == 0
     assert Store(grid).grid == (7, 7)
@@ -212,14 +221,7 @@ def test_five_looks_from_folder_to_prediction(tmp_path: Path, capsys: pytest.Cap
     assert (np.abs(values - mean) <= 0.43 * mean.std(0) + 1e-3).mean() > 0.98  # Pillow rounds to bytes
     assert command("tokenize", images, "--out", like, "--like", data, "--keep-order") == 0  # takes the frame over too
     assert np.array_equal(Store(like).batch(np.arange(22)), store.batch(np.arange(22)))
-    few = ("fit.steps=3", "fit.schedule.warmup_steps=1")
-    assert command("train", "linear_cpu", *few, "--data", data, "--val", like, "--out", run) == 0
-    capsys.readouterr()
-    figures = []
-    for given in (like, images):
-        assert command("eval", run, "--data", given, "--json") == 0
-        figures.append(json.loads(capsys.readouterr().out)["top1"])
-    assert figures[0] == figures[1]
+    images_are_judged_as_codes(data, like, images, run, capsys)
     assert command("predict", run, folder.paths[0], "--json") == 0
     assert command("export", run, "--out", tmp_path / "model", "--onnx", "--pixels", "--json") == 0
     assert '"onnx_input": "pixels (B, 3, 288, 288)' in capsys.readouterr().out
