@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 import tilework.recipes.every  # noqa: F401
-from tilework.analysis.robustness.report import mcnemar
 from tilework.data import ImageFolder, ImageSource
 from tilework.data.loader import in_order
 from tilework.evaluation.classification import classify
+from tilework.evaluation.mcnemar import mcnemar
 from tilework.evaluation.probe import linear_hits
 from tilework.recipes import run_of
 from tilework.runs import train

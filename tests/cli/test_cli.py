@@ -72,6 +72,7 @@ def test_the_steps_of_the_readme(images: Path, tmp_path: Path, capsys: pytest.Ca
     assert "give --frame squash" in fails(capsys, 3, "tokenize", images, *covered, "--frame", "cover")
     assert run("tokenize", images, *covered[:3], tmp_path / "frame.tok", *covered[4:]) == 0  # takes the frame over
     assert Store(tmp_path / "frame.tok").manifest.frame == "squash"
+    assert "has squashed images" in fails(capsys, 4, "tokenize", images, *covered, "--views", "2")
     both = ["--shard", "0/2", "--engine", "ray"]
     assert "drop one" in fails(
         capsys, 4, "tokenize", images, "--tokenizer", tokenizer, "--out", tmp_path / "u.tok", *both

@@ -25,9 +25,7 @@ def tokenize(
     like: OptionalData = None,
     labels: OptionalPath = None,
     classes: Classes = None,
-    frame: Annotated[
-        Literal["cover", "squash"] | None, arg(help_behavior_hint="(default: that of --like, or cover)")
-    ] = None,
+    frame: Literal["auto", "cover", "squash"] = "auto",
     size: Annotated[str, arg(metavar="HxW", help_behavior_hint="(the tokenizer's)")] = "",
     tiles: Annotated[bool, arg(help_behavior_hint="")] = False,
     masks: Annotated[bool, arg(help_behavior_hint="")] = False,
@@ -53,7 +51,8 @@ def tokenize(
     Without --tokenizer, the one that comes with Tilework is used (a frozen EfficientNet-Lite0, seen: ImageNet-1k), with
     codes fitted to these images; they lie in the store, and --like takes them over. By default they are codes of the
     network's features pooled over the image, under 100 bytes and best for a classifier ('tilework train linear_cpu');
-    --codes corners looks at the whole image and at its four corners, which takes five times as long and is better;
+    --codes corners looks at the whole image and at its four corners: as many bytes, five times the work, and as good or
+    a point better (docs/results.md);
     --codes grid keeps 7x7 codes of positions, which crops, mixtures by area and ViTs need.
 
     Try:
@@ -78,12 +77,11 @@ def tokenize(
         tokenizer: Directory of a trained tokenizer, or hf://OWNER/NAME; box: the one that comes with Tilework, with
             codes of its own.
         codes: What the tokenizer that comes with Tilework keeps: pooled features of the image, the same over five looks
-            at it (corners), or a grid of codes;
-            auto: pooled, unless --size, --tiles, --masks or --boxes is given.
+            at it (corners), or a grid of codes; auto: pooled, unless --size, --tiles, --masks or --boxes is given.
         like: Store whose class numbers and set of used codes to take over, for validation and transfer sets.
         labels: Label file (CSV, TSV or lines 'PATH LABEL') instead of one sub-folder per class.
-        frame: cover: the centre of the image, short side resized; squash: the whole image, aspect not kept (SeiT; the
-            default for --codes corners).
+        frame: cover: the centre of the image, short side resized; squash: the whole image, aspect not kept (SeiT);
+            auto: that of --like, squash for --codes corners, else cover.
         size: Height and width of images in pixels, if not those that the tokenizer was trained on.
         tiles: Encode tiles of the tokenizer's own size side by side, for tokenizers that know positions.
         masks: Keep the class masks of the images, without loss, as column 'mask'.
@@ -141,7 +139,10 @@ def tokenize(
     if codec != "auto":
         codecs[codec]  # an unknown name is refused before any work
     reference = Store(like) if like else None
-    filled: Frame = frame or (reference.manifest.frame if reference else "cover")
+    asked: Frame | None = None if frame == "auto" else frame
+    filled = asked or (reference.manifest.frame if reference else "cover")
+    if views > 1 and filled == "squash":
+        raise ConfigError(f"{like} has squashed images, and random crops keep the aspect", "drop --views or --like")
     known, used = (reference.classes, reference.used) if reference else (None, None)
     kept = "mask" if masks else "boxes" if boxes else ""
     if kept and reference is not None and kept not in (column.name for column in reference.manifest.columns):
@@ -165,15 +166,15 @@ def tokenize(
             what = f"{out} was begun with --codes {kept_codes[1].form}, and now --codes {form} is asked for"
             raise InputError(what, "choose another --out")
         model, card = kept_codes or fitted_box(
-            folder, chosen, frame or FRAMES[form], lambda text: notice(text, json), form
+            folder, chosen, asked or FRAMES[form], lambda text: notice(text, json), form
         )
-        filled = frame or FRAMES[card.form or "grid"]  # a grid after all, where there are too few images
+        filled = asked or FRAMES[card.form or "grid"]  # a grid after all, where there are too few images
         used = np.arange(len(model.codebook))  # all of them, so that the store can encode further images
     own = card.size
     card = replace(card, size=sides) if sides else card
     if reference is not None and reference.manifest.tokenizer.get("sha256") != card.sha256:
         raise InputError(f"{like} was made with another tokenizer than {tokenizer}", "use the same one")
-    if reference is not None and frame not in (None, reference.manifest.frame):
+    if reference is not None and filled != reference.manifest.frame:
         raise InputError(f"{like} was made with another frame than {frame}", f"give --frame {reference.manifest.frame}")
     original = folder.bytes if isinstance(folder, ImageFolder) else 0
     for note in folder.notes if isinstance(folder, ImageFolder) else ():

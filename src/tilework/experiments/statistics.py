@@ -8,6 +8,8 @@ from statistics import mean, stdev
 
 import numpy as np
 
+from tilework.evaluation.mcnemar import mcnemar
+
 # Student's t, 97.5 %, for 1 to 30 degrees of freedom; beyond, the normal distribution is near enough
 T: tuple[float, ...] = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 T += (2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)
@@ -64,5 +66,4 @@ def paired_within_noise(one: np.ndarray, other: np.ndarray) -> bool:
 
     one, other: (N,) bool, which images each names right; those that both or neither does say nothing.
     """
-    only = int((one & ~other).sum()), int((other & ~one).sum())
-    return abs(only[0] - only[1]) <= 1.96 * sum(only) ** 0.5
+    return mcnemar(one, other) > 0.05

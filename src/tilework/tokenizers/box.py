@@ -7,7 +7,7 @@ store, so that the store and the package together can encode further images. The
 - pooled: the mean of the network's map over the image, each of its 320 channels rounded to steps of 0.85 of its
   deviation (rounded.py). Under 100 bytes an image; a linear classifier reads them as well as the mean itself.
 - corners: the same of the mean over five looks, at the whole image and at its four corners: as many bytes, five times
-  the work, and better than one look (docs/results.md).
+  the work, as good as one look or a point better (docs/results.md).
 - grid: 7x7 codes of positions, by k-means and error diffusion: for crops, mixtures by area and dense labels.
 
 K codes | C code dim

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import comb, sqrt
+from math import sqrt
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +19,7 @@ from tilework.analysis.robustness.code_attacks import NEAR
 from tilework.core.config import Plain
 from tilework.core.files import write, write_json
 from tilework.evaluation.corruptions import ALEXNET, SIDE, mean_corruption_error
+from tilework.evaluation.mcnemar import mcnemar
 from tilework.report import rows_of_pictures
 from tilework.report.robustness_figures import accuracy_curves
 
@@ -190,13 +191,6 @@ def _at(worse: list[float], others: dict[float, Cell], own: dict[float, Cell], j
     if not worse:
         return "at no radius"
     return ", ".join(f"{show_eps(e, job.norm)}: {others[e].accuracy:.1%} against {own[e].accuracy:.1%}" for e in worse)
-
-
-def mcnemar(a: np.ndarray, b: np.ndarray) -> float:
-    """Exact p of the difference between two sets of answers to the same images (McNemar, 1947). a, b: (N,) bool."""
-    only_a, only_b = int((a & ~b).sum()), int((b & ~a).sum())
-    total, least = only_a + only_b, min(only_a, only_b)
-    return min(1.0, 2 * sum(comb(total, k) for k in range(least + 1)) / 2**total) if total else 1.0
 
 
 def _differences(job: Robustness) -> Plain:
