@@ -15,8 +15,8 @@ Every image lies on a canvas of 1344x1344, some 2.5 times the pixels of mmdetect
 their largest image and grouped by aspect; order is a function of the seed here. 'size=[1024,1024]
 augment.multi_scale.size=[1024,1024] evaluation.multi_scale.size=[1024,1024]' is cheaper: larger images are shrunk.
 
-Small forms are for blood cells (BCCD): 128x160 px, PVTv2-b0 at half its widths, three levels, anchors from 1.25 strides
-on, since platelets are 10 px there. Those with outlines are for images of 128 px.
+Small forms are for blood cells (BCCD): 192x256 px, PVTv2-b0 at half its widths, three levels, anchors from 2 strides on,
+since platelets are 16 px there. Those with outlines are for images of 128 px.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def detect_run(model: DetectorConfig, objective: ObjectiveConfig) -> Run:
 
 
 # small forms
-SMALL_CANVAS, CODES, CHANNELS, BATCH, STEPS = (128, 160), (16, 20), 64, 8, 400
+SMALL_CANVAS, CODES, CHANNELS, BATCH, STEPS = (192, 256), (24, 32), 64, 8, 400
 
 
 def small_detect(run: Run, *settings: str) -> Run:
@@ -88,7 +88,7 @@ def small_detect(run: Run, *settings: str) -> Run:
     assert isinstance(model, DetectorConfig)
     canvas, form = SMALL_CANVAS, replace(model, backbone=small_model(model.backbone), channels=CHANNELS)
     if isinstance(form, RetinanetConfig):
-        form = replace(form, levels=3, convs=2, size=1.25)
+        form = replace(form, levels=3, convs=2, size=2.0)
     if isinstance(form, MaskRcnnConfig):
         canvas = (128, 128)
         form = replace(form, hidden=128, norm="group", size=4.0, proposals=Proposals(200, most=100))
