@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from small_data import write_store
+from small_data import write_objects, write_store
 from tilework.augment import CentreCrop, CodeCut, Embed, TokenAdapt
 from tilework.cli.main import main
 from tilework.core.errors import ConfigError, InputError, OutputError, TileworkError
@@ -198,6 +198,15 @@ def test_rows_are_judged_by_the_figure_of_their_task(
     assert results["rows"][0]["loss"] == found
     assert results["rows"][0]["mean"] == pytest.approx(mean(found))
     assert "| seeds | loss | vs" in (tmp_path / "out/table.md").read_text()
+
+
+def test_detectors_are_rows(tmp_path: Path) -> None:
+    objects = write_objects(tmp_path / "objects")
+    settings = ("fit.steps=1", "fit.batch=2", "size=[64,64]", "model.channels=8")
+    line = " ".join(("plain: detect_cpu", *settings))
+    results = Table((line,), objects, objects, tmp_path / "out", device="cpu", quiet=True).run()
+    assert results["metric"] == "box_ap"
+    assert 0 <= results["rows"][0]["mean"] <= 1
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from tilework.core.distributed import join_world
 from tilework.core.errors import ConfigError
 from tilework.core.location import Location, PathOrHub, Url, is_store
 from tilework.core.sealed import write_sealed
-from tilework.data import ImageFolder, ImageSource, Source, TokenSource
-from tilework.data.pairs import open_pairs
+from tilework.data import ImageSource, Source, TokenSource
+from tilework.data.open_images import open_images
 from tilework.models import Model
 from tilework.runs.build import check_data, check_there, chosen, find_columns, with_batch
 from tilework.runs.directory import RESULTS, claim_chain
@@ -82,5 +82,4 @@ def _glance(path: Location, size: tuple[int, int], classes: tuple[str, ...] | No
     check_there(path)
     if isinstance(path, Url) or is_store(path):
         return TokenSource(Store(path), classes)
-    folder = open_pairs(path, classes) or ImageFolder.open(path, classes)
-    return ImageSource.blank(folder, size)
+    return ImageSource.blank(open_images(path, classes=classes), size)
