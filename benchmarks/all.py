@@ -21,7 +21,7 @@ STORED = HERE.parent / "results"
 # script, options, stored figures
 BENCHMARKS = {
     "feed": (["feed.py", "--json"], "feed.json"),
-    "loop": (["loop.py", "--json"], "loop-kernels.json"),
+    "loop": (["loop.py", "--json"], "loop.json"),
     "million": (["store_million.py", "--images", "100000", "--json"], ""),
     "store": (["store.py", "--json"], "store-imagenette.json"),
 }

@@ -124,7 +124,8 @@ def main() -> None:
     parser.add_argument("--val", type=int, default=128)
     parser.add_argument("--settings", nargs="*", default=["fit.precision=bf16"])
     options = parser.parse_args()
-    inside = (Path(folder) / name for folder, _, names in os.walk(options.photographs, followlinks=True) for name in names)
+    walk = os.walk(options.photographs, followlinks=True)
+    inside = (Path(folder) / name for folder, _, names in walk for name in names)
     files = sorted(path for path in inside if path.suffix.lower() in (".jpg", ".jpeg"))
     parts = {"train": (files[::2], options.train, 0), "val": (files[1::2], options.val, 1)}
     for name, (photographs, count, seed) in parts.items():
@@ -134,10 +135,10 @@ def main() -> None:
     runs = []
     for seed in range(options.seeds):
         run = options.out / f"seed-{seed}"
-        command = [sys.executable, "-m", "tilework", "train", "mask_cpu", "--data", str(train), "--val", str(val), "--out",
-                   str(run), f"fit.seed={seed}", f"fit.steps={options.steps}", *options.settings]  # fmt: skip
+        command = ["train", "mask_cpu", "--data", train, "--val", val, "--out", run, f"fit.seed={seed}"]
+        settings = [f"fit.steps={options.steps}", *options.settings]
         if not (run / "results.json").is_file():
-            subprocess.run(command, check=True, stdout=sys.stderr)
+            subprocess.run([sys.executable, "-m", "tilework", *command, *settings], check=True, stdout=sys.stderr)
         runs.append(judge(run, val) | {"train_mask_ap": Finder.open(run).evaluate(str(train)).figures["mask_ap"]})
     print(json.dumps({
         "images": {"train": options.train, "val": options.val}, "steps": options.steps, "runs": runs,

@@ -12,7 +12,7 @@ import pytest
 
 from tilework.core.errors import DamageError, TileworkError
 from tilework.store import StoreWriter
-from tilework.store.shard import Shard, write_shard
+from tilework.store.shard import Shard, Shards, write_shard, write_shards
 
 # Two records of four 3-bit codes, (5 1 7 2) and (0 0 0 7), of which the first is image 3:
 GOLDEN = (
@@ -246,6 +246,27 @@ def test_damaged_record_is_refused_and_the_other_one_is_not(
     assert shard.damaged() == ["record 1"]
 
 
+@pytest.mark.parametrize("threads", ["1", "3"])
+@pytest.mark.parametrize("kernels", ["0", "1"])
+@pytest.mark.parametrize("longest", [40, 100_000])  # of sizes alike, and of one that is much longer
+def test_records_of_several_shards_come_in_the_order_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str, threads: str, longest: int
+) -> None:
+    monkeypatch.setenv("TILEWORK_KERNELS", kernels)
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    monkeypatch.setattr("tilework.store.shard.WORTH_A_THREAD", 1)
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(20, 40, 100)
+    sizes[37] = longest
+    records = [rng.integers(0, 256, size, dtype=np.uint8).tobytes() for size in sizes]
+    shards = Shards(tmp_path, write_shards(tmp_path, "shards", [(b"".join(records), sizes)], most=30))
+    index = rng.integers(0, 100, 256)
+    data, starts, found = shards.gather(index)
+    assert [data[start : start + size].tobytes() for start, size in zip(starts, found, strict=True)] == [
+        records[i] for i in index
+    ]
+
+
 @pytest.mark.parametrize("kernels", ["0", "1"])
 def test_damage_is_seen_by_whoever_reads_a_record_of_its_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str
@@ -262,7 +283,7 @@ def test_damage_is_seen_by_whoever_reads_a_record_of_its_group(
         with pytest.raises(DamageError, match=r"one of records 8 to 15 of shard name\.tiles is damaged"):
             shard.records(np.array([0, local]))
     with pytest.raises(DamageError, match="one of records 48 to 49"):
-        shard.copy(np.array([48]), np.zeros(500, np.uint8), np.array([0]))
+        shard.copy(np.array([48]), np.zeros(500, np.uint8), 0)
     assert shard.damaged() == ["one of records 8 to 15", "one of records 48 to 49"]
 
 

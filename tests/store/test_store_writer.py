@@ -74,6 +74,12 @@ def test_portion_without_images_changes_nothing(tmp_path: Path) -> None:
     assert Store(tmp_path / "out.tok").column("key") == ["x", "y", "z"]
 
 
+def test_a_path_may_be_text(tmp_path: Path) -> None:
+    with StoreWriter(str(tmp_path / "out.tok"), np.zeros((8, 2)), ["a"]) as writer:
+        writer.add(zeros(2), [0, 0], ["x", "y"])
+    assert len(Store(str(tmp_path / "out.tok"))) == 2
+
+
 def test_writer_copies_what_it_is_given(tmp_path: Path) -> None:
     buffer = zeros(2)
     with StoreWriter(tmp_path / "out.tok", np.zeros((8, 2)), ["a"]) as writer:

@@ -15,8 +15,8 @@ Every image lies on a canvas of 1344x1344, some 2.5 times the pixels of mmdetect
 their largest image and grouped by aspect; order is a function of the seed here. 'size=[1024,1024]
 augment.multi_scale.size=[1024,1024] evaluation.multi_scale.size=[1024,1024]' is cheaper: larger images are shrunk.
 
-Small forms are for blood cells (BCCD): 192x256 px, PVTv2-b0 at half its widths, three levels, anchors from 2 strides on,
-since platelets are 16 px there. Those with outlines are for images of 128 px.
+Small forms are for blood cells (BCCD): 192x256 px, PVTv2-b0 at half its widths, three levels, anchors from 2 strides
+on, since platelets are 16 px there. Those with outlines are for images of 128 px.
 """
 
 from __future__ import annotations

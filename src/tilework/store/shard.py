@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -57,7 +57,7 @@ def write_shard(path: Path, records: bytes, sizes: np.ndarray, first: int) -> in
         what = f"{len(sizes)} records of {len(records)} bytes do not fit one shard"
         raise InputError(what, "choose fewer images per shard")
     group = next((g for g in GROUPS if g * len(records) <= CHECKED_BYTES * len(sizes)), 1)
-    edges = group_edges(np.cumsum(sizes), group, 0)
+    edges = group_edges(np.cumsum(sizes), group)
     crcs: np.ndarray = np.empty(len(edges) - 1, "<u4")
     if fast := kernels(KERNELS, len(records)):
         fast.checksums(np.frombuffer(records, np.uint8), edges[:-1], np.diff(edges), crcs)
@@ -72,11 +72,10 @@ def write_shard(path: Path, records: bytes, sizes: np.ndarray, first: int) -> in
     return crc
 
 
-def group_edges(ends: np.ndarray, group: int, start: int) -> np.ndarray:
+def group_edges(ends: np.ndarray, group: int) -> np.ndarray:
     """Where groups of records begin, and the end of the last. ends: (B,) of records; returns (G + 1,) int64."""
-    return np.concatenate([[start], ends[group - 1 :: group], ends[len(ends) - len(ends) % group :][-1:]]).astype(
-        np.int64
-    )
+    whole, rest = ends[group - 1 :: group], ends[len(ends) - len(ends) % group :]
+    return np.concatenate([[0], whole, rest[-1:]]).astype(np.int64)
 
 
 def pack_sizes(beyond: np.ndarray) -> bytes:
@@ -163,10 +162,9 @@ class Shard:
             ends = head + np.cumsum(self._read_sizes(index[:index_bytes], size, records))
         except (ValueError, zlib.error) as error:
             raise DamageError(f"the index of shard {path.name} does not add up", "restore the shard") from error
-        # what stays in memory: 4 bytes of a record, 8 of a group; of a record 8 where groups have one
+        # what stays in memory: 4 bytes of a record, 4 of a group
         self.crcs = np.frombuffer(index, "<u4", offset=index_bytes).copy()
         self._bounds = np.concatenate([[head], ends]).astype(np.uint32)  # (B + 1,); LARGEST_BYTES fit
-        self.edges = self._bounds if self.group == 1 else group_edges(ends, self.group, head).astype(np.uint32)
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
@@ -174,8 +172,7 @@ class Shard:
     @property
     def index_bytes(self) -> int:
         """Memory of what is known of the records."""
-        shared = self.edges is self._bounds
-        return int(self._bounds.nbytes + self.crcs.nbytes + (0 if shared else self.edges.nbytes))
+        return int(self._bounds.nbytes + self.crcs.nbytes)
 
     def starts(self, local: np.ndarray) -> np.ndarray:
         """Where records begin in the file, (B,) int64. local: (B,) indices in this shard."""
@@ -223,6 +220,7 @@ class Shard:
             sizes = self._smallest + unpack_sizes(index, records)
         if sizes.sum() != size:
             raise ValueError("sizes")
+        self.largest = int(sizes.max(initial=0))
         return sizes
 
     def find(self, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -235,7 +233,7 @@ class Shard:
             starts, sizes = places
 
             def find(rows: slice) -> int:
-                shard = self.data, self._bounds, self.edges, self.crcs, self.group
+                shard = self.data, self._bounds, self.crcs, self.group
                 return fast.find_records(*shard, local[rows], starts[rows], sizes[rows])
 
             least = WORTH_A_THREAD * len(self) // max(1, len(self.data) * self.group)
@@ -251,26 +249,43 @@ class Shard:
         ranges = zip(*(part.tolist() for part in self.find(local)), strict=True)
         return [self._map[start : start + size] for start, size in ranges]
 
-    def copy(self, local: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
-        """Records to their places in an array of bytes, verified. local, places: (B,)."""
+    def room(self, local: np.ndarray) -> int:
+        """Bytes that are enough for some records. local: (B,) indices in this shard."""
+        even = self.largest * len(self) <= 2 * len(self.data)
+        return len(local) * self.largest if even else int(self.sizes(local).sum())
+
+    def copy(self, local: np.ndarray, out: np.ndarray, at: int) -> np.ndarray:
+        """Records one after another to an array of bytes, verified. Returns their starts there and sizes, (2, B) int64.
+
+        local: (B,) indices in this shard; at: where the first one goes.
+        """
         if fast := kernels(KERNELS, len(local)):
-            fast.copy_records(self.data, *self.find(local), out, np.ascontiguousarray(places))
-            return
-        for place, record in zip(places.tolist(), self.records(local), strict=True):
-            out[place : place + len(record)] = np.frombuffer(record, np.uint8)
+            places, local = np.empty((2, len(local)), np.int64), np.ascontiguousarray(local)
+            shard = self.data, self._bounds, self.crcs, self.group
+            if fast.copy_records(*shard, local, out, at, *places) < 0:
+                return places
+        _, sizes = self.find(local)
+        starts = at + np.cumsum(sizes) - sizes
+        for start, record in zip(starts.tolist(), self.records(local), strict=True):
+            out[start : start + len(record)] = np.frombuffer(record, np.uint8)
+        return np.stack([starts, sizes])
 
     def damaged(self) -> list[str]:
         """Records, or groups of them, that differ from their CRC."""
         if fast := kernels(KERNELS, len(self.data)):
             found = np.empty(len(self.crcs), np.uint32)
-            edges = self.edges.astype(np.int64)
+            edges = self._edges(np.arange(len(self.crcs) + 1))
             fast.checksums(self.data, edges[:-1], np.diff(edges), found)
         else:
             found = np.array(self._checksums(np.arange(len(self.crcs))), np.uint32)
         return [self._named(k) for k in np.flatnonzero(found != self.crcs).tolist()]
 
+    def _edges(self, groups: np.ndarray) -> np.ndarray:
+        """Where groups begin; the one behind the last begins at its end."""
+        return self._bounds[np.minimum(groups * self.group, len(self))].astype(np.int64)
+
     def _checksums(self, groups: np.ndarray) -> list[int]:
-        edges = zip(self.edges[groups].tolist(), self.edges[groups + 1].tolist(), strict=True)
+        edges = zip(self._edges(groups).tolist(), self._edges(groups + 1).tolist(), strict=True)
         return [crc32c(self._map[start:end]) for start, end in edges]
 
     def _named(self, group: int) -> str:
@@ -334,12 +349,14 @@ class Shards:
             self._gather([0])
             yield np.arange(len(index)), self[0], index
             return
-        owner = np.searchsorted(self.firsts, index, side="right") - 1
-        numbers = np.unique(owner).tolist()
+        order = np.argsort(index, kind="stable")
+        ordered = index[order]
+        edges = np.searchsorted(ordered, self.firsts)
+        numbers = np.flatnonzero(np.diff(edges)).tolist()
         self._gather(numbers)
         for number in numbers:
-            rows = np.flatnonzero(owner == number)
-            yield rows, self[number], index[rows] - self.firsts[number]
+            here = slice(edges[number], edges[number + 1])
+            yield order[here], self[number], ordered[here] - self.firsts[number]
 
     def gather(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Records in any order, verified: an array that holds them with a few more bytes behind, starts, sizes (B,)."""
@@ -347,13 +364,14 @@ class Shards:
         if len(found) == 1:  # where they are
             _, shard, local = found[0]
             return shard.data, *shard.find(local)
-        sizes: np.ndarray = np.empty(len(index), np.int64)
-        for rows, shard, local in found:
-            sizes[rows] = shard.sizes(local)
-        ends = np.cumsum(sizes)
-        starts = ends - sizes
-        out = np.zeros((int(ends[-1]) if len(ends) else 0) + 4, np.uint8)
-        for rows, shard, local in found:
-            shard.copy(local, out, starts[rows])
+        room = [0, *accumulate(shard.room(local) for _, shard, local in found)]
+        out, places = np.empty(room[-1] + 4, np.uint8), np.empty((2, len(index)), np.int64)
+
+        def copy(parts: slice) -> int:
+            for at, (rows, shard, local) in zip(room[parts], found[parts], strict=False):
+                places[:, rows] = shard.copy(local, out, at)
+            return -1
+
+        in_parts(copy, len(found), WORTH_A_THREAD * len(found) // max(1, room[-1]))
         out.flags.writeable = False  # as what is mapped: kernels are compiled once
-        return out, starts, sizes
+        return out, *places

@@ -29,7 +29,7 @@ PART_TOKENS = 1 << 22  # codes held in memory before they are spooled
 class StoreWriter:
     """`with StoreWriter(path, ...) as writer: writer.add(ids, labels, keys)`."""
 
-    path: Path
+    path: Path | str
     codebook: np.ndarray  # (K, C) float32; C is 0 if the code vectors are unknown
     classes: Sequence[str]
     codec: str = "auto"  # the smallest of the fast codecs
@@ -48,10 +48,11 @@ class StoreWriter:
         if self.codebook.ndim != 2 or not 0 < len(self.codebook) <= LARGEST_VOCABULARY or self.shard_images < 1:
             what = f"codebook of shape {self.codebook.shape}, {self.shard_images} images per shard"
             raise InputError(what, f"give (K, C) of at most {LARGEST_VOCABULARY} codes, and 1 or more images per shard")
-        self._spool_path = spool_of(self.path)
-        if self.path.exists():
-            clear(self._spool_path, self.path)
-            raise OutputError(f"{self.path} exists", "choose another directory or remove it")
+        self._path = Path(self.path)
+        self._spool_path = spool_of(self._path)
+        if self._path.exists():
+            clear(self._spool_path, self._path)
+            raise OutputError(f"{self._path} exists", "choose another directory or remove it")
         self._held: list[tuple[np.ndarray, dict[str, Values]]] = []
         self._images = self._parts = 0
         self._grid: tuple[int, ...] | None = None
@@ -80,9 +81,9 @@ class StoreWriter:
             if kind is None:
                 self._flush()
                 if self._spool is None:
-                    raise InputError(f"no images for {self.path}", "add some before closing it")
+                    raise InputError(f"no images for {self._path}", "add some before closing it")
                 settings = self.codec, self.cut, self.used, self._parts, self.shard_images
-                seal(self._spool, self.path, *settings, held=True)
+                seal(self._spool, self._path, *settings, held=True)
         finally:
             if self._spool is not None:
                 with suppress(OutputError):

@@ -104,17 +104,26 @@ def checksum(data: np.ndarray, start: int, size: int) -> int:
 
 
 @jit
-def groups_differ(data: np.ndarray, edges: np.ndarray, crcs: np.ndarray, groups: np.ndarray, count: int) -> bool:
+def group_bounds(bounds: np.ndarray, group: int, number: int) -> tuple[np.uintp, np.uintp]:
+    """Where a group of records begins and ends. bounds: (N + 1,); group: records of each but the last."""
+    return np.uintp(bounds[number * group]), np.uintp(bounds[min((number + 1) * group, len(bounds) - 1)])
+
+
+@jit
+def groups_differ(
+    data: np.ndarray, bounds: np.ndarray, crcs: np.ndarray, group: int, groups: np.ndarray, count: int
+) -> bool:
     """Whether any of the first `count` groups differs from its checksum; four at a time: none waits for its last step.
 
-    edges: (G + 1,); crcs: (G,); groups: numbers of some.
+    bounds: (N + 1,); crcs: (G,); group: records of each; groups: numbers of some.
     """
     for i in range(0, count, 4):
         g0, g1 = groups[i], groups[min(i + 1, count - 1)]  # the last one fills up
         g2, g3 = groups[min(i + 2, count - 1)], groups[min(i + 3, count - 1)]
-        a0, a1, a2, a3 = np.uintp(edges[g0]), np.uintp(edges[g1]), np.uintp(edges[g2]), np.uintp(edges[g3])
-        e0, e1 = np.uintp(edges[g0 + 1]), np.uintp(edges[g1 + 1])
-        e2, e3 = np.uintp(edges[g2 + 1]), np.uintp(edges[g3 + 1])
+        a0, e0 = group_bounds(bounds, group, g0)
+        a1, e1 = group_bounds(bounds, group, g1)
+        a2, e2 = group_bounds(bounds, group, g2)
+        a3, e3 = group_bounds(bounds, group, g3)
         c0 = c1 = c2 = c3 = U32(0xFFFFFFFF)
         for _ in range(min(min(e0 - a0, e1 - a1), min(e2 - a2, e3 - a3)) >> np.uintp(3)):
             c0, c1 = eight_bytes(c0, data, a0), eight_bytes(c1, data, a1)
@@ -137,12 +146,12 @@ def checksums(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, out: np.n
 
 @jit
 def find_records(
-    data: np.ndarray, bounds: np.ndarray, edges: np.ndarray, crcs: np.ndarray, group: int,
+    data: np.ndarray, bounds: np.ndarray, crcs: np.ndarray, group: int,
     local: np.ndarray, found_starts: np.ndarray, found_sizes: np.ndarray,
 ) -> int:  # fmt: skip
     """Where records lie, their groups compared with their CRC32C: 0 if one differs, else -1.
 
-    bounds: where records begin, and the end of the last, (N + 1,); edges: (G + 1,) of groups; crcs: (G,);
+    bounds: where records begin, and the end of the last, (N + 1,); crcs: (G,) of groups of so many records;
     local, found_starts, found_sizes: (B,).
     """
     groups, count, last = np.empty(len(local), np.int64), 0, -1
@@ -153,7 +162,7 @@ def find_records(
             last = k // group
             groups[count] = last
             count += 1
-    return 0 if groups_differ(data, edges, crcs, groups, count) else -1
+    return 0 if groups_differ(data, bounds, crcs, group, groups, count) else -1
 
 
 @jit
@@ -168,11 +177,18 @@ def records_end(starts: np.ndarray, sizes: np.ndarray) -> int:
 
 
 @jit
-def copy_records(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, out: np.ndarray, places: np.ndarray) -> int:
-    """Records to their places in another array."""
-    for i in range(len(starts)):
-        start, size, place = starts[i], sizes[i], places[i]
-        out[place : place + size] = data[start : start + size]
+def copy_records(
+    data: np.ndarray, bounds: np.ndarray, crcs: np.ndarray, group: int,
+    local: np.ndarray, out: np.ndarray, at: int, starts: np.ndarray, sizes: np.ndarray,
+) -> int:  # fmt: skip
+    """Records one after another to another array, from `at` on, and their starts there; checked as by `find_records`."""
+    if find_records(data, bounds, crcs, group, local, starts, sizes) >= 0:
+        return 0
+    for i in range(len(local)):
+        start, size = starts[i], sizes[i]
+        out[at : at + size] = data[start : start + size]
+        starts[i] = at
+        at += size
     return -1
 
 
