@@ -181,7 +181,7 @@ def copy_records(
     data: np.ndarray, bounds: np.ndarray, crcs: np.ndarray, group: int,
     local: np.ndarray, out: np.ndarray, at: int, starts: np.ndarray, sizes: np.ndarray,
 ) -> int:  # fmt: skip
-    """Records one after another to another array, from `at` on, and their starts there; checked as by `find_records`."""
+    """Records to another array, from `at` on, and their starts there; checked as by `find_records`."""
     if find_records(data, bounds, crcs, group, local, starts, sizes) >= 0:
         return 0
     for i in range(len(local)):
