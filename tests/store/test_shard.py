@@ -260,11 +260,11 @@ def test_records_of_several_shards_come_in_the_order_asked_for(
     sizes[37] = longest
     records = [rng.integers(0, 256, size, dtype=np.uint8).tobytes() for size in sizes]
     shards = Shards(tmp_path, write_shards(tmp_path, "shards", [(b"".join(records), sizes)], most=30))
-    index = rng.integers(0, 100, 256)
-    data, starts, found = shards.gather(index)
-    assert [data[start : start + size].tobytes() for start, size in zip(starts, found, strict=True)] == [
-        records[i] for i in index
-    ]
+    for index in (rng.integers(0, 100, 256), rng.integers(40, 50, 20)):  # of all shards, and of one of them
+        data, starts, found = shards.gather(index)
+        assert [data[start : start + size].tobytes() for start, size in zip(starts, found, strict=True)] == [
+            records[i] for i in index
+        ]
 
 
 @pytest.mark.parametrize("kernels", ["0", "1"])

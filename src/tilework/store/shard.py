@@ -361,11 +361,13 @@ class Shards:
     def gather(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Records in any order, verified: an array that holds them with a few more bytes behind, starts, sizes (B,)."""
         found = list(self.find(index))
+        places = np.empty((2, len(index)), np.int64)
         if len(found) == 1:  # where they are
-            _, shard, local = found[0]
-            return shard.data, *shard.find(local)
+            rows, shard, local = found[0]
+            places[:, rows] = shard.find(local)
+            return shard.data, *places
         room = [0, *accumulate(shard.room(local) for _, shard, local in found)]
-        out, places = np.empty(room[-1] + 4, np.uint8), np.empty((2, len(index)), np.int64)
+        out = np.empty(room[-1] + 4, np.uint8)
 
         def copy(parts: slice) -> int:
             for at, (rows, shard, local) in zip(room[parts], found[parts], strict=False):
