@@ -1,7 +1,9 @@
 """What a step of detection costs beside the classifier's step of the same backbone, and how much memory it takes.
 
-python benchmarks/detect.py [--side 800] [--batch 1] [--model pvt_v2_b1] [--steps 1] [--kinds classifier retinanet ...]
-One line of JSON. CPU seconds of one thread; memory is the growth of the largest resident size, in a process of its own.
+    python benchmarks/detect.py [--side 800] [--batch 1] [--model pvt_v2_b1] [--rounds 15] [--kinds classifier ...]
+
+Each network is in a process of its own; they take turns, a step each, on one thread. Seconds of the processor, medians
+with quartiles; ratios to the first kind are those of the rounds. Memory is the growth of the largest resident size.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ def objects(side: int, seed: int) -> tuple[Objects, tuple[np.ndarray, np.ndarray
     return Objects.of(edges.tolist(), rng.integers(0, CLASSES, OBJECTS).tolist()), (layers, which)
 
 
-def measure(kind: str, name: str, side: int, count: int, steps: int) -> dict[str, float]:
+def take_steps(kind: str, name: str, side: int, count: int) -> None:
+    """A step for every line that comes in, and its seconds as an answer; parameters and memory at the end."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     objective = build(kind, name, side).train()
@@ -69,32 +72,54 @@ def measure(kind: str, name: str, side: int, count: int, steps: int) -> dict[str
         optimiser.zero_grad(set_to_none=True)
 
     step()
-    begun = time.process_time()
-    for _ in range(steps):
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        begun = time.process_time()
         step()
-    seconds = (time.process_time() - begun) / steps
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    parameters = sum(p.numel() for p in objective.parameters())
-    return {"parameters": parameters, "cpu_seconds_per_step": round(seconds, 3), "mb": round((after - before) / 1024)}
+        print(time.process_time() - begun, flush=True)
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        parameters = sum(p.numel() for p in objective.parameters())
+        print(json.dumps({"parameters": parameters, "mb": round((after - before) / 1024)}), flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="pvt_v2_b1")
     parser.add_argument("--side", type=int, default=800)
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
-    parser.add_argument("--kind", default="", choices=("", *KINDS))
+    parser.add_argument("--kind", default="", choices=("", *KINDS), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.kind:
-        print(json.dumps(measure(given.kind, given.model, given.side, given.batch, given.steps)))
+        take_steps(given.kind, given.model, given.side, given.batch)
         return
-    found = {}
-    for kind in given.kinds:
-        ended = subprocess.run([sys.executable, *sys.argv, "--kind", kind], capture_output=True, text=True, check=True)
-        found[kind] = json.loads(ended.stdout)
-    print(json.dumps({"model": given.model, "side": given.side, "batch": given.batch, **found}))
+    pipe = subprocess.PIPE
+    workers = {
+        kind: subprocess.Popen([sys.executable, *sys.argv, "--kind", kind], stdin=pipe, stdout=pipe, text=True)
+        for kind in given.kinds
+    }
+    for worker in workers.values():
+        assert worker.stdout is not None
+        worker.stdout.readline()
+    seconds: dict[str, list[float]] = {kind: [] for kind in workers}
+    told: dict[str, dict[str, float]] = {}
+    for _ in range(given.rounds):
+        for kind, worker in workers.items():
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            print(file=worker.stdin, flush=True)
+            seconds[kind].append(float(worker.stdout.readline()))
+            told[kind] = json.loads(worker.stdout.readline())
+    first = np.array(seconds[given.kinds[0]])
+    for kind, values in seconds.items():
+        told[kind] |= {
+            "seconds": np.quantile(values, (0.25, 0.5, 0.75)).round(3).tolist(),
+            "ratio": np.quantile(np.array(values) / first, (0.25, 0.5, 0.75)).round(3).tolist(),
+        }
+    for worker in workers.values():
+        worker.communicate()
+    print(json.dumps({"model": given.model, "side": given.side, "batch": given.batch, **told}, indent=1))
 
 
 if __name__ == "__main__":

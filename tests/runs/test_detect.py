@@ -12,13 +12,16 @@ import torch
 from PIL import Image
 
 from small_data import write_images, write_objects, write_voc
-from tilework.augment import Embed, Flip, Normalise
+from tilework.augment import Embed, Flip, Normalise, apply_all
 from tilework.cli.main import main
+from tilework.core.batch import Batch, Target
 from tilework.core.distributed import World
 from tilework.core.errors import ConfigError, InputError
-from tilework.models import MaskRcnnConfig, PvtV2Config, RetinanetConfig, VitConfig
-from tilework.models.rcnn import Proposals
-from tilework.objectives import ClassifyConfig, DetectConfig, RcnnConfig
+from tilework.core.rng import Draws
+from tilework.models import MaskRcnnConfig, Output, PvtV2Config, RetinanetConfig, VitConfig
+from tilework.models.detector import DetectorConfig
+from tilework.models.rcnn import Proposals, Rcnn
+from tilework.objectives import ClassifyConfig, DetectConfig, ObjectiveConfig, RcnnConfig
 from tilework.runs import Run, export_run, load_exported, prepare, train
 from tilework.runs.detect import Finder
 from tilework.store import Store
@@ -183,13 +186,63 @@ def test_an_exported_detector_gives_logits_and_offsets(trained: Path, data: Path
         again.predict(data / "val/images/000.png")
 
 
+class Graph(torch.nn.Module):
+    """An ONNX file in the place of a network."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.session = pytest.importorskip("onnxruntime").InferenceSession(str(file))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        (given,) = self.session.get_inputs()
+        found = [torch.from_numpy(one) for one in self.session.run(None, {given.name: x.numpy()})]
+        return tuple(found) if len(found) > 1 else found[0]
+
+
+def test_objects_are_found_by_graphs_as_by_the_network(data: Path, tmp_path: Path) -> None:
+    train(outlines(30), data / "train/instances.json", data / "val/instances.json", tmp_path / "run", quiet=True)
+    about = export_run(tmp_path / "run", tmp_path / "model", onnx=True)
+    assert sorted(about.heads) == ["boxes-0.onnx", "masks-0.onnx"]
+    assert about.onnx is not None
+    assert "level_4" in about.onnx.output
+    exported = load_exported(tmp_path / "model")
+    network = exported.model
+    assert isinstance(network, Rcnn)
+    network.config = replace(network.config, least=0.0)
+    x = torch.randint(256, (2, 3, 64, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    whole = torch.tensor([[0.0, 0, 96, 64]]).expand(2, 4)
+    index = torch.arange(2)
+    batch = apply_all(exported.steps, Batch(x, Target.hard(index), index), Draws(0, 0, index))
+    own = network.find(network(batch.x), whole)
+    flat, *levels = Graph(tmp_path / "model/model.onnx")(x)
+    network.box_heads[0] = Graph(tmp_path / "model/boxes-0.onnx")
+    network.mask_heads[0] = Graph(tmp_path / "model/masks-0.onnx")
+    out = Output(flat[..., :1], flat, flat, (4, 6), stages=tuple(levels), offsets=flat[..., 1:])
+    found = network.find(out, whole)
+    assert (own.scores > 0).sum() > 10
+    assert own.masks is not None
+    assert found.masks is not None
+    for one, other in ((own.boxes, found.boxes), (own.scores, found.scores), (own.masks, found.masks)):
+        torch.testing.assert_close(other, one, atol=1e-3, rtol=1e-3)
+
+
+TEN = PvtV2Config((16, 32, 48, 64), (1, 1, 1, 1), (1, 2, 3, 4), (4, 4, 4, 4))
+
+
 @pytest.mark.slow
-def test_ten_images_are_learnt_by_heart(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "objective", "kinds"),
+    [
+        (RetinanetConfig(TEN, channels=32, convs=2, levels=3, size=2.0), DetectConfig(), ("box",)),
+        (MaskRcnnConfig(TEN, channels=32, hidden=64, size=4.0), RcnnConfig(regions=64), ("box", "mask")),
+    ],
+    ids=["retinanet", "mask_rcnn"],
+)
+def test_ten_images_are_learnt_by_heart(
+    model: DetectorConfig, objective: ObjectiveConfig, kinds: tuple[str, ...], tmp_path: Path
+) -> None:
     file = write_objects(tmp_path / "ten", 10)
-    backbone = PvtV2Config((16, 32, 48, 64), (1, 1, 1, 1), (1, 2, 3, 4), (4, 4, 4, 4))
-    model = RetinanetConfig(backbone, channels=32, convs=2, levels=3, size=2.0)
     fit = FitConfig(epochs=0, steps=300, batch=10, evaluate_every=0, optim=OptimConfig(lr=2e-3, clip=1.0))
-    result = train(
-        replace(pixels(), model=model, augment=(Normalise(),), fit=fit), file, file, tmp_path / "run", quiet=True
-    )
-    assert result.metrics["box_ap"] > 0.9
+    whole = replace(pixels(), model=model, objective=objective, augment=(Normalise(),), fit=fit)
+    result = train(whole, file, file, tmp_path / "run", quiet=True)
+    assert all(result.metrics[f"{kind}_ap"] > 0.9 for kind in kinds), result.metrics

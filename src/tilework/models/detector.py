@@ -75,6 +75,10 @@ class Detector(DenseModel):
         """Objects of a batch. extent: (B, 4) part of each input that shows the image; None: all of it."""
         raise NotImplementedError
 
+    def region_heads(self) -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
+        """Networks that read regions of the pyramid, by name, each with the shape of a region (D, s, s)."""
+        return {}
+
     def answer(self, x: Tensor, extent: Tensor | None = None) -> Output:
         """What the network says of a batch, with the objects that follow. x: (B, C, H, W)."""
         out: Output = self(x)

@@ -156,6 +156,15 @@ class Rcnn(Detector):
         logits, offsets = self.rpn(levels)
         return Output(logits, tokens, stem, grid, stages=levels, offsets=offsets)
 
+    def region_heads(self) -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
+        """Of boxes and of outlines, for each step of the cascade."""
+        kinds = {"boxes": (self.box_heads, self.config.box_side), "masks": (self.mask_heads, self.config.mask_side)}
+        return {
+            f"{kind}-{step}": (head, (self.config.channels, side, side))
+            for kind, (heads, side) in kinds.items()
+            for step, head in enumerate(heads)
+        }
+
     @torch.no_grad()
     def propose(self, out: Output, extent: Tensor, how: Proposals) -> tuple[Tensor, Tensor]:
         """Regions of each image, (B, R, 4), and whether there is one, (B, R)."""

@@ -31,7 +31,7 @@ from tilework.core.location import location, path_or_hub, what_is
 from tilework.core.rng import Draws
 from tilework.core.sealed import read_json, write_sealed
 from tilework.data.images import Frame, framing
-from tilework.models import Model, ModelConfig, Output
+from tilework.models import Detector, Model, ModelConfig, Output
 from tilework.objectives import ClassifyConfig
 from tilework.runs.directory import DataSpec, RunDirectory
 from tilework.runs.predict import Prediction, predict
@@ -55,7 +55,7 @@ LARGEST_SETTING = 1 << 16  # widths and depths beyond this are not a model's
 
 @dataclass(frozen=True)
 class Graph:
-    """The ONNX file: raw input in, logits out."""
+    """An ONNX file: raw input in, logits out; or regions of a feature pyramid in, what a head says of them out."""
 
     input: str
     output: str
@@ -79,6 +79,7 @@ class Description:
     compared: str = ""  # what the outputs were compared on
     max_difference: float = 0.0  # from the run's logits
     onnx: Graph | None = None
+    heads: dict[str, Graph] = field(default_factory=dict)  # of regions, by file; for networks that look at regions
     stored: tuple[int, int] | None = None  # grid of the raw input
     frame: Frame = "cover"  # how images of any aspect became codes
     preprocessing: str = ""  # of images, as a sentence
@@ -185,9 +186,17 @@ def through(model: nn.Module, steps: Sequence[AnyStep], x: Tensor) -> Tensor:
 
     Of a network that finds objects, class logits and box offsets of every anchor, (B, A, K + 4).
     """
+    return _flat(_answer(model, steps, x))
+
+
+def _answer(model: nn.Module, steps: Sequence[AnyStep], x: Tensor) -> Output:
     index = torch.arange(x.shape[0], device=x.device)
     batch = apply_all(steps, Batch(x, Target.hard(index), index), Draws(0, 0, index))
     out: Output = model(batch.x)
+    return out
+
+
+def _flat(out: Output) -> Tensor:
     return out.logits if out.offsets is None else torch.cat([out.logits, out.offsets], -1)
 
 
@@ -201,6 +210,14 @@ class _Whole(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return through(self.model, self.steps, x)
+
+
+class _WithPyramid(_Whole):
+    """The same with the levels of the pyramid, which heads of regions read."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        out = _answer(self.model, self.steps, x)
+        return _flat(out), *out.stages
 
 
 class _FromPixels(nn.Module):
@@ -249,6 +266,9 @@ def export_run(
     if pixels and trained.codebook is not None and encoder is None:
         raise InputError(f"{path} does not hold its tokenizer", "add --tokenizer DIRECTORY")
     model, run, spec, codebook = trained.predictor, trained.run, trained.spec, trained.codebook
+    heads = model.region_heads() if isinstance(model, Detector) else {}
+    if heads and pixels and codebook is not None:
+        raise ConfigError("--pixels is not for networks that look at regions of codes", "leave --pixels out")
     whole = _Whole(model, trained.steps(CPU)).eval()
     x = _samples(trained, data)
     with torch.inference_mode():
@@ -280,18 +300,20 @@ def export_run(
             figures=trained.figures,
             licence=spec.licence,
         )
-        graph = None
+        graph, graphs = None, dict[str, Graph]()
         if onnx and pixels and codebook is not None:
             assert encoder is not None
             through = _FromPixels(encoder[0], codebook, whole).eval()
             images = _pixels(trained.canvas(*encoder))
-            with torch.inference_mode():
-                wanted = through(images)
-            graph = _write_graph(folder / GRAPH, through, images, wanted, description)
+            graph = _write_graph(folder / GRAPH, through, images, description)
         elif onnx:
-            graph = _write_graph(folder / GRAPH, whole, x, logits, description)
+            first = _WithPyramid(model, whole.steps).eval() if heads else whole
+            graph = _write_graph(folder / GRAPH, first, x, description, "level")
+            for name, (head, shape) in heads.items():
+                regions = torch.randn(SAMPLES, *shape, generator=torch.Generator().manual_seed(0))
+                graphs[f"{name}.onnx"] = _write_graph(folder / f"{name}.onnx", head, regions, description)
         hashes = {file.name: sha256(file) for file in sorted(folder.iterdir()) if file.is_file()}
-        description = replace(description, onnx=graph, sha256=hashes)
+        description = replace(description, onnx=graph, heads=graphs, sha256=hashes)
         write_sealed(folder / DESCRIPTION, {"format": FORMAT, "version": VERSION, **encode(description)})
         difference = _difference(load_exported(folder).logits(x), logits)
         if difference != 0:  # nor is NaN
@@ -440,9 +462,17 @@ def _metadata(about: Description) -> dict[str, str]:
     return {**{name: json.dumps(value) for name, value in values.items()}, **texts}
 
 
-def _write_graph(file: Path, whole: nn.Module, x: Tensor, logits: Tensor, about: Description) -> Graph:
-    """The whole of it as one ONNX file (weights beside it above 2 GB), run again on two batch sizes."""
-    runtime, kind = _onnxruntime(), "pixels" if x.dtype == torch.uint8 else "ids"
+def _write_graph(file: Path, whole: nn.Module, x: Tensor, about: Description, others: str = "offsets") -> Graph:
+    """A network as one ONNX file (weights beside it above 2 GB), run again on two batch sizes.
+
+    others: what outputs behind the logits are called, numbered where there are several.
+    """
+    runtime = _onnxruntime()
+    kind = "regions" if x.is_floating_point() else "pixels" if x.dtype == torch.uint8 else "ids"
+    with torch.inference_mode():
+        answer = whole(x)
+    wanted: tuple[Tensor, ...] = answer if isinstance(answer, tuple) else (answer,)
+    names = ["logits", *(others if len(wanted) == 2 else f"{others}_{i}" for i in range(len(wanted) - 1))]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the exporter's own parts
@@ -450,7 +480,7 @@ def _write_graph(file: Path, whole: nn.Module, x: Tensor, logits: Tensor, about:
                 whole,
                 (x,),
                 input_names=[kind],
-                output_names=["logits"],
+                output_names=names,
                 dynamic_shapes={"x": {0: "batch"}},
                 dynamo=True,
                 verbose=False,
@@ -461,15 +491,21 @@ def _write_graph(file: Path, whole: nn.Module, x: Tensor, logits: Tensor, about:
         program.model.metadata_props.update(_metadata(about))
         program.save(file)
         session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        found = [torch.from_numpy(session.run(None, {kind: x[:n].numpy()})[0]) for n in (1, SAMPLES)]
+        found = [session.run(None, {kind: x[:n].numpy()}) for n in (1, SAMPLES)]
     except (OSError, TileworkError):
         raise
     except Exception as error:  # of the exporter or the runtime, each of its own kind
         raise ConfigError("this model cannot be written as ONNX", f"leave --onnx out ({_line(error)})") from error
-    difference = _difference(torch.cat(found), torch.cat([logits[:1], logits]))
-    if not difference <= TOLERANCE:  # nor is NaN
+    differences = [
+        _difference(torch.from_numpy(one), each[: len(one)])
+        for batch in found
+        for one, each in zip(batch, wanted, strict=True)
+    ]
+    difference = max(differences)
+    if not all(one <= TOLERANCE for one in differences):  # nor is NaN
         raise TileworkError(f"the ONNX logits differ by {difference:.3g}, more than {TOLERANCE}", "leave --onnx out")
     shape = ", ".join(map(str, x.shape[1:]))
     numbers = ", numbered as in the store: folder in 'used' of codebook.safetensors" if kind == "ids" else ""
     kept = f"{kind} (B, {shape}) {str(x.dtype)[6:]}{numbers}"
-    return Graph(kept, f"logits (B, {', '.join(map(str, logits.shape[1:]))}) float32", difference)
+    shapes = (", ".join(map(str, one.shape[1:])) for one in wanted)
+    return Graph(kept, "; ".join(f"{name} (B, {s}) float32" for name, s in zip(names, shapes, strict=True)), difference)
