@@ -44,7 +44,8 @@ from tilework.objectives import ClassifyConfig, Objective, ObjectiveConfig
 from tilework.recipes import recipes
 from tilework.runs import Extra, Run, evaluate_run, train
 from tilework.runs import export as module
-from tilework.runs.export import TOLERANCE, export_run, load_exported
+from tilework.runs.export import export_run, load_exported
+from tilework.runs.onnx_graph import TOLERANCE
 from tilework.runs.trained import Trained
 from tilework.store import Store
 from tilework.train import FitConfig
@@ -445,8 +446,8 @@ def test_the_command_shows_the_graph(
     made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = module.Graph("ids (B, 6, 6) int64", "logits (B, 3) float32", 1e-7)
-    monkeypatch.setattr(module, "_onnxruntime", lambda: None)
-    monkeypatch.setattr(module, "_write_graph", lambda *_: found)
+    monkeypatch.setattr(module, "onnxruntime", lambda: None)
+    monkeypatch.setattr(module, "write_graph", lambda *_: found)
     command(made.token_run, "--out", tmp_path / "m", "--onnx", "--json")
     assert json.loads(capsys.readouterr().out)["onnx_max_difference"] == 1e-7
 

@@ -1,4 +1,4 @@
-"""A trained model as a folder of its own: weights as safetensors, settings as JSON, a graph as ONNX if asked for.
+"""A trained model as a folder of its own: weights as safetensors, settings as JSON, ONNX graphs if asked for.
 
 What only training needs stays behind. The outputs are compared with the run's before the folder appears.
 B batch | H, W input grid | K codes or classes | C code dim
@@ -7,10 +7,8 @@ B batch | H, W input grid | K codes or classes | C code dim
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from tilework.augment import AnyStep, Augment, apply_all, build_all, output_shape
-from tilework.core.batch import Batch, Shape, Stage, Target
+from tilework.augment import AnyStep, Augment, build_all, output_shape
+from tilework.core.batch import Shape, Stage
 from tilework.core.codebook import FILE as CODEBOOK
 from tilework.core.codebook import Codebook
 from tilework.core.config import decode, encode
@@ -28,12 +26,23 @@ from tilework.core.errors import ConfigError, DamageError, InputError, MachineEr
 from tilework.core.files import new_directory, sha256, write
 from tilework.core.hub import local
 from tilework.core.location import location, path_or_hub, what_is
-from tilework.core.rng import Draws
 from tilework.core.sealed import read_json, write_sealed
 from tilework.data.images import Frame, framing
-from tilework.models import Detector, Model, ModelConfig, Output
+from tilework.models import Detector, Model, ModelConfig
 from tilework.objectives import ClassifyConfig
 from tilework.runs.directory import DataSpec, RunDirectory
+from tilework.runs.onnx_graph import (
+    SAMPLES,
+    FromPixels,
+    Graph,
+    Whole,
+    WithPyramid,
+    difference,
+    first_line,
+    onnxruntime,
+    through,
+    write_graph,
+)
 from tilework.runs.predict import Prediction, predict
 from tilework.runs.run import Run
 from tilework.runs.start import DESCRIPTION, WEIGHTS
@@ -46,21 +55,9 @@ from tilework.version import __version__
 
 GRAPH = "model.onnx"
 FORMAT, VERSION = "tilework model", 3  # 1 had no tokenizer, 2 no hash of the description
-SAMPLES = 8  # that outputs are compared on
-TOLERANCE = 1e-4  # of ONNX logits; those from safetensors must be equal
 LARGEST = 1 << 26  # bytes of model.json
 CPU = torch.device("cpu")
 LARGEST_SETTING = 1 << 16  # widths and depths beyond this are not a model's
-
-
-@dataclass(frozen=True)
-class Graph:
-    """An ONNX file: raw input in, logits out; or regions of a feature pyramid in, what a head says of them out."""
-
-    input: str
-    output: str
-    max_difference: float  # from the run's logits, by onnxruntime
-    tolerance: float = TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -181,64 +178,6 @@ class Exported(nn.Module):
             raise InputError(what, f"0 to {len(codebook) - 1} are known, numbered as in the store")
 
 
-def through(model: nn.Module, steps: Sequence[AnyStep], x: Tensor) -> Tensor:
-    """Logits of raw input, by the evaluation pipeline and the network.
-
-    Of a network that finds objects, class logits and box offsets of every anchor, (B, A, K + 4).
-    """
-    return _flat(_answer(model, steps, x))
-
-
-def _answer(model: nn.Module, steps: Sequence[AnyStep], x: Tensor) -> Output:
-    index = torch.arange(x.shape[0], device=x.device)
-    batch = apply_all(steps, Batch(x, Target.hard(index), index), Draws(0, 0, index))
-    out: Output = model(batch.x)
-    return out
-
-
-def _flat(out: Output) -> Tensor:
-    return out.logits if out.offsets is None else torch.cat([out.logits, out.offsets], -1)
-
-
-class _Whole(nn.Module):
-    """The evaluation pipeline and the network in one, from raw input to logits."""
-
-    def __init__(self, model: nn.Module, steps: Sequence[AnyStep]) -> None:
-        super().__init__()
-        self.model = model
-        self.steps = tuple(steps)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return through(self.model, self.steps, x)
-
-
-class _WithPyramid(_Whole):
-    """The same with the levels of the pyramid, which heads of regions read."""
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        out = _answer(self.model, self.steps, x)
-        return _flat(out), *out.stages
-
-
-class _FromPixels(nn.Module):
-    """The tokenizer before all that: from pixels to logits."""
-
-    number: Tensor  # (K,) of each code of the tokenizer in the codebook
-
-    def __init__(self, tokenizer: Tokenizer, codebook: Codebook, whole: _Whole) -> None:
-        super().__init__()
-        self.tokenizer, self.whole = tokenizer, whole
-        self.register_buffer("number", torch.from_numpy(code_numbers(tokenizer, codebook)).long())
-
-    def forward(self, x: Tensor) -> Tensor:  # (B, 3, H, W) uint8
-        ids = self.number[self.tokenizer.nearest(self.tokenizer.features(x / 255))]
-        if self.tokenizer.stacked:
-            ids = ids.permute(0, 3, 1, 2)
-        elif self.tokenizer.length is not None:
-            ids = ids[:, None]  # a sequence is a grid of one row
-        return self.whole(ids)
-
-
 def export_run(
     path: Path | str,
     out: Path | str,
@@ -260,7 +199,7 @@ def export_run(
     if pixels and not onnx:
         raise ConfigError("--pixels is about the ONNX graph", "add --onnx")
     if onnx:
-        _onnxruntime()
+        onnxruntime()
     trained = Trained.open(path, best)
     encoder = _encoder(trained, tokenizer)
     if pixels and trained.codebook is not None and encoder is None:
@@ -269,7 +208,7 @@ def export_run(
     heads = model.region_heads() if isinstance(model, Detector) else {}
     if heads and pixels and codebook is not None:
         raise ConfigError("--pixels is not for networks that look at regions of codes", "leave --pixels out")
-    whole = _Whole(model, trained.steps(CPU)).eval()
+    whole = Whole(model, trained.steps(CPU)).eval()
     x = _samples(trained, data)
     with torch.inference_mode():
         logits = whole(x)
@@ -300,24 +239,23 @@ def export_run(
             figures=trained.figures,
             licence=spec.licence,
         )
-        graph, graphs = None, dict[str, Graph]()
+        graph, graphs, texts = None, dict[str, Graph](), _metadata(description)
         if onnx and pixels and codebook is not None:
             assert encoder is not None
-            through = _FromPixels(encoder[0], codebook, whole).eval()
-            images = _pixels(trained.canvas(*encoder))
-            graph = _write_graph(folder / GRAPH, through, images, description)
+            from_pixels = FromPixels(encoder[0], codebook, whole).eval()
+            graph = write_graph(folder / GRAPH, from_pixels, _pixels(trained.canvas(*encoder)), texts)
         elif onnx:
-            first = _WithPyramid(model, whole.steps).eval() if heads else whole
-            graph = _write_graph(folder / GRAPH, first, x, description, "level")
+            first = WithPyramid(model, whole.steps).eval() if heads else whole
+            graph = write_graph(folder / GRAPH, first, x, texts, "level")
             for name, (head, shape) in heads.items():
                 regions = torch.randn(SAMPLES, *shape, generator=torch.Generator().manual_seed(0))
-                graphs[f"{name}.onnx"] = _write_graph(folder / f"{name}.onnx", head, regions, description)
+                graphs[f"{name}.onnx"] = write_graph(folder / f"{name}.onnx", head, regions, texts)
         hashes = {file.name: sha256(file) for file in sorted(folder.iterdir()) if file.is_file()}
         description = replace(description, onnx=graph, heads=graphs, sha256=hashes)
         write_sealed(folder / DESCRIPTION, {"format": FORMAT, "version": VERSION, **encode(description)})
-        difference = _difference(load_exported(folder).logits(x), logits)
-        if difference != 0:  # nor is NaN
-            raise TileworkError(f"the exported model of {path} differs from the run by {difference:.3g}", "report this")
+        apart = difference(load_exported(folder).logits(x), logits)
+        if apart != 0:  # nor is NaN
+            raise TileworkError(f"the exported model of {path} differs from the run by {apart:.3g}", "report this")
     return description
 
 
@@ -368,7 +306,9 @@ def _open_exported(path: Path) -> Trained:
     except MachineError:
         raise
     except Exception as error:  # senseless settings can raise anything in a constructor
-        raise DamageError(f"{path / WEIGHTS} does not fit {DESCRIPTION}", f"export again ({_line(error)})") from error
+        raise DamageError(
+            f"{path / WEIGHTS} does not fit {DESCRIPTION}", f"export again ({first_line(error)})"
+        ) from error
     run = Run(about.model, ClassifyConfig(), augment=(), evaluation=about.evaluation, size=about.size)
     spec = DataSpec(
         about.stage, about.channels, about.grid, about.classes, about.codebook, about.stored, about.frame,
@@ -437,75 +377,8 @@ def _pixels(size: tuple[int, int]) -> Tensor:
     return torch.randint(256, (SAMPLES, 3, *size), generator=generator, dtype=torch.uint8)
 
 
-def _line(error: Exception) -> str:
-    """The first line of an error of others."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _difference(found: Tensor, wanted: Tensor) -> float:
-    return (found - wanted).abs().max().item()
-
-
-def _onnxruntime() -> Any:
-    try:
-        return [import_module(name) for name in ("onnx", "onnxscript", "onnxruntime")][-1]
-    except ImportError as error:
-        raise MachineError(
-            f"--onnx needs a package that is not here ({error})", "pip install 'tilework[onnx]'"
-        ) from error
-
-
 def _metadata(about: Description) -> dict[str, str]:
     """What an ONNX file says about itself, as text."""
     values = {"classes": list(about.classes), "figures": about.figures, "tokenizer": about.tokenizer}
     texts = {"preprocessing": about.preprocessing, "licence": about.licence, "software": about.software}
     return {**{name: json.dumps(value) for name, value in values.items()}, **texts}
-
-
-def _write_graph(file: Path, whole: nn.Module, x: Tensor, about: Description, others: str = "offsets") -> Graph:
-    """A network as one ONNX file (weights beside it above 2 GB), run again on two batch sizes.
-
-    others: what outputs behind the logits are called, numbered where there are several.
-    """
-    runtime = _onnxruntime()
-    kind = "regions" if x.is_floating_point() else "pixels" if x.dtype == torch.uint8 else "ids"
-    with torch.inference_mode():
-        answer = whole(x)
-    wanted: tuple[Tensor, ...] = answer if isinstance(answer, tuple) else (answer,)
-    names = ["logits", *(others if len(wanted) == 2 else f"{others}_{i}" for i in range(len(wanted) - 1))]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the exporter's own parts
-            program = torch.onnx.export(
-                whole,
-                (x,),
-                input_names=[kind],
-                output_names=names,
-                dynamic_shapes={"x": {0: "batch"}},
-                dynamo=True,
-                verbose=False,
-            )
-        assert program is not None
-        for node in program.model.graph.all_nodes():
-            node.metadata_props.clear()  # stack traces, with the paths of this machine
-        program.model.metadata_props.update(_metadata(about))
-        program.save(file)
-        session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        found = [session.run(None, {kind: x[:n].numpy()}) for n in (1, SAMPLES)]
-    except (OSError, TileworkError):
-        raise
-    except Exception as error:  # of the exporter or the runtime, each of its own kind
-        raise ConfigError("this model cannot be written as ONNX", f"leave --onnx out ({_line(error)})") from error
-    differences = [
-        _difference(torch.from_numpy(one), each[: len(one)])
-        for batch in found
-        for one, each in zip(batch, wanted, strict=True)
-    ]
-    difference = max(differences)
-    if not all(one <= TOLERANCE for one in differences):  # nor is NaN
-        raise TileworkError(f"the ONNX logits differ by {difference:.3g}, more than {TOLERANCE}", "leave --onnx out")
-    shape = ", ".join(map(str, x.shape[1:]))
-    numbers = ", numbered as in the store: folder in 'used' of codebook.safetensors" if kind == "ids" else ""
-    kept = f"{kind} (B, {shape}) {str(x.dtype)[6:]}{numbers}"
-    shapes = (", ".join(map(str, one.shape[1:])) for one in wanted)
-    return Graph(kept, "; ".join(f"{name} (B, {s}) float32" for name, s in zip(names, shapes, strict=True)), difference)
