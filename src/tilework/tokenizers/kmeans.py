@@ -25,14 +25,15 @@ def kmeans(points: Tensor, count: int, rounds: int = 10) -> Tensor:
 
 def seeds(points: Tensor, count: int) -> Tensor:
     """Points picked one by one, each with a probability that grows with its distance to those before. (K, C)."""
-    picked = points[torch.randint(len(points), (1,), device=points.device)]
-    centres = [picked]
-    distance = (points - picked).square().sum(1)  # (P,)
-    for _ in range(count - 1):
-        picked = points[torch.multinomial(distance + 1e-20, 1)]  # once all points are taken, any may come again
-        centres.append(picked)
-        distance = torch.minimum(distance, (points - picked).square().sum(1))
-    centre = torch.cat(centres)
+    centre = points.new_empty(count, points.shape[1])
+    centre[0] = points[torch.randint(len(points), (1,), device=points.device)[0]]
+    apart = (points - centre[0]).square_()  # (P, C), written over: fresh ones would scatter the heap, gigabytes of it
+    distance = apart.sum(1)  # (P,)
+    for number in range(1, count):
+        picked = torch.multinomial(distance + 1e-20, 1)[0]  # once all points are taken, any may come again
+        centre[number] = points[picked]
+        torch.sub(points, centre[number], out=apart)
+        torch.minimum(distance, apart.square_().sum(1), out=distance)
     spare = torch.arange(count, device=points.device)[:, None] >= len(points)  # repeats stand a little apart
     return centre + spare * 0.01 * points.std(correction=0) * torch.randn_like(centre)
 
