@@ -1,8 +1,8 @@
 """Mask R-CNN on shapes whose outlines are known: average precision of boxes and outlines, beside boxes as outlines.
 
-    python benchmarks/outlines.py PHOTOGRAPHS --out DIR [--seeds 3] [--steps 600] [--train 256] [--val 128] [--json]
+    python benchmarks/outlines.py PHOTOGRAPHS --out DIR [--seeds 3] [--steps 400] [--train 256] [--val 128] [--json]
 
-Ellipses, triangles, rings and L-shapes, cut out of photographs and pasted on another one, later ones over earlier ones;
+Ellipses, triangles, rings and L-shapes, cut out of photographs and pasted on another, darkened one, later over earlier;
 the class is the shape, and the outline is what is seen of it. A ring or an L does not fill its box, so "the box is the
 outline" is a floor to beat. PHOTOGRAPHS is searched for JPEG files; those of validation images are others. Trains
 `mask_cpu` for every seed ('tilework train', resumed where it stopped) and judges its answers on the validation images
@@ -30,7 +30,7 @@ from PIL import Image
 from tilework.evaluation.average_precision import AveragePrecision, Found, run_length
 from tilework.runs.detect import Finder
 
-SIDE, MOST, LEAST_SEEN = 128, 5, 0.4
+SIDE, MOST, LEAST_SEEN, DARK = 128, 5, 0.4, 0.3
 SHAPES = ("ellipse", "triangle", "ring", "L")
 
 
@@ -64,7 +64,7 @@ def write_shapes(photographs: list[Path], count: int, seed: int, out: Path) -> P
     rng, annotations, images = np.random.default_rng(seed), [], []
     (out / "images").mkdir(parents=True)
     for number in range(count):
-        pixels = crop(photographs[rng.integers(len(photographs))], rng).copy()
+        pixels = (DARK * crop(photographs[rng.integers(len(photographs))], rng)).astype(np.uint8)
         owner = np.full((SIDE, SIDE), -1)
         kinds, whole = rng.integers(0, len(SHAPES), rng.integers(2, MOST + 1)), []
         for i, kind in enumerate(kinds.tolist()):
@@ -106,9 +106,9 @@ def judge(run: Path, val: Path) -> dict[str, float]:
     import tilework.runs.detect as detect
 
     finder = Finder.open(run)
-    own = finder.evaluate(str(val)).figures
+    own = finder.evaluate(val).figures
     detect.AveragePrecision = Filled  # type: ignore[misc]
-    filled = finder.evaluate(str(val)).figures
+    filled = finder.evaluate(val).figures
     detect.AveragePrecision = AveragePrecision  # type: ignore[misc]
     names = ("box_ap", "box_ap50", "mask_ap", "mask_ap50")
     return {name: own[name] for name in names} | {f"filled_{name}": filled[name] for name in names[2:]}
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("photographs", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--train", type=int, default=256)
     parser.add_argument("--val", type=int, default=128)
     parser.add_argument("--settings", nargs="*", default=["fit.precision=bf16"])
@@ -139,7 +139,7 @@ def main() -> None:
         settings = [f"fit.steps={options.steps}", *options.settings]
         if not (run / "results.json").is_file():
             subprocess.run([sys.executable, "-m", "tilework", *command, *settings], check=True, stdout=sys.stderr)
-        runs.append(judge(run, val) | {"train_mask_ap": Finder.open(run).evaluate(str(train)).figures["mask_ap"]})
+        runs.append(judge(run, val) | {"train_mask_ap": Finder.open(run).evaluate(train).figures["mask_ap"]})
     print(json.dumps({
         "images": {"train": options.train, "val": options.val}, "steps": options.steps, "runs": runs,
         "mean": {name: round(mean(run[name] for run in runs), 4) for name in runs[0]},
