@@ -103,13 +103,8 @@ class Filled(AveragePrecision):
 
 def judge(run: Path, val: Path) -> dict[str, float]:
     """Average precision of boxes, of outlines, and of boxes as outlines."""
-    import tilework.runs.detect as detect
-
     finder = Finder.open(run)
-    own = finder.evaluate(val).figures
-    detect.AveragePrecision = Filled  # type: ignore[misc]
-    filled = finder.evaluate(val).figures
-    detect.AveragePrecision = AveragePrecision  # type: ignore[misc]
+    own, filled = (finder.evaluate(val, by).figures for by in (AveragePrecision, Filled))
     names = ("box_ap", "box_ap50", "mask_ap", "mask_ap50")
     return {name: own[name] for name in names} | {f"filled_{name}": filled[name] for name in names[2:]}
 

@@ -86,10 +86,10 @@ class Finder:
         assert isinstance(column, Boxes)
         return network.answer(batch.x, column.place.extent(batch.x.shape[-2], batch.x.shape[-1]))
 
-    def evaluate(self, data: Location) -> Detection:
+    def evaluate(self, data: Location, by: type[AveragePrecision] = AveragePrecision) -> Detection:
         """Average precision on data with boxes."""
         opened = self.on(data)
-        evaluator = AveragePrecision(opened.source)
+        evaluator = by(opened.source)
         batch = min(256, self.trained.run.fit.batch)
         evaluate(self._answer, opened.source, opened.steps, [evaluator], World(0, 1, self.device), batch)
         figures, each = evaluator.judge()
