@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tilework.cli.inputs import check_inputs
 from tilework.core.errors import DamageError, InputError
 from tilework.experiments.table_runs import runs_in
 
@@ -48,3 +49,13 @@ def test_tables_without_such_runs_are_refused(table: Path) -> None:
     (table / "results.json").write_text("{}")
     with pytest.raises(DamageError, match="malformed"):
         runs_in(table)
+
+
+def test_robustness_takes_a_table_and_its_rows(table: Path) -> None:
+    (table / "settings.json").write_text("{}")
+    check_inputs("robustness", [str(table), str(table / "runs/weak-CutMix")])
+    for path, said in ((table / "runs", "no run or exported model"), (table / "runs/none", "no run or exported model")):
+        with pytest.raises(InputError, match=said):
+            check_inputs("robustness", [str(path)])
+    with pytest.raises(InputError, match="is a table or comparison of runs, not a run"):
+        check_inputs("eval", [str(table)])

@@ -8,7 +8,7 @@ from itertools import chain, repeat, takewhile
 from pathlib import Path
 
 from tilework.core.errors import ConfigError, InputError
-from tilework.core.location import HF, location, packaged, path_or_hub, what_is
+from tilework.core.location import HF, TABLE, location, packaged, path_or_hub, what_is
 
 # the first word of a command and those after it, and what they must be; "data" may be a store, a folder, a label file
 # or shards, "images" all of these but a store
@@ -18,7 +18,7 @@ FIRST = {
     "predict": ("run", "photograph"),
     "probe": ("run",),
     "explain": ("run", "run"),
-    "robustness": ("run", "run"),
+    "robustness": ("runs", "runs"),
     "analyze align": ("run",),
     "analyze tokenizers": ("tokenizer", "tokenizer"),
     "inspect": ("store",),
@@ -59,8 +59,12 @@ FLAGS = {
 FROM_HUB = ("--tokenizer", "--start", "--weights")
 KINDS = {  # what is needed, and what to do about anything else
     "run": (("a run", "a chain of runs", "an exported model"), "give a directory that 'tilework train' wrote"),
+    "runs": (
+        ("a run", "a chain of runs", "an exported model", TABLE, "a row of a table"),
+        "give a directory that 'tilework train' or 'tilework table' wrote",
+    ),
     "report": (
-        ("a run", "a chain of runs", "an exported model", "a token store", "a table or comparison of runs"),
+        ("a run", "a chain of runs", "an exported model", "a token store", TABLE),
         "give a directory that 'tilework train', 'tokenize', 'table', 'robustness' or 'frontier' wrote",
     ),
     "tokenizer": (("a tokenizer",), "train one with 'tilework tokenizer train IMAGES', or give box"),
@@ -74,6 +78,7 @@ KINDS = {  # what is needed, and what to do about anything else
 }
 ABSENT = {  # what is said of a path with nothing, or nothing of the kind
     "run": "no run or exported model in",
+    "runs": "no run or exported model in",
     "tokenizer": "no tokenizer in",
     "maps": "no label maps in",
     "photograph": "no such image:",
@@ -157,7 +162,12 @@ def _check(kind: str, text: str, option: str) -> None:
     wanted, found = KINDS[kind][0], what_is(path)
     if found in wanted:
         return
-    said = {"run": "a run", "data": "data", "photograph": "a photograph", "report": "a run, a token store or a table"}
+    said = {
+        "runs": "a run or a table",
+        "data": "data",
+        "photograph": "a photograph",
+        "report": "a run, a token store or a table",
+    }
     needed = said.get(kind, wanted[0] or "images")
     if found is None:
         raise InputError(f"{ABSENT[kind]} {path}" if kind in ABSENT else f"{path} is not {needed}", hint)
@@ -165,7 +175,7 @@ def _check(kind: str, text: str, option: str) -> None:
         hint = "repeat the 'tilework tokenize' that was stopped, or run 'tilework seal'"
     if found == "a token store" and kind == "images":
         hint = "its images are tokenized already; " + hint
-    if kind == "run" and what_is(path / "run") == "a run":  # what 'tilework start' wrote
+    if kind in ("run", "runs") and what_is(path / "run") == "a run":  # what 'tilework start' wrote
         hint = f"give the run in it: {path / 'run'}"
     raise InputError(f"{path} is {found}, not {needed}", hint)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from tilework.core.errors import InputError
 
 TOKENIZER = "tokenizer.json"  # the file that a directory is a tokenizer by
+TABLE = "a table or comparison of runs"
 SCHEMES = ("http", "https", "s3", "gs", "memory")
 KINDS = {  # what a directory is, by a file that it has
     "manifest.json": "a token store",
@@ -17,7 +18,7 @@ KINDS = {  # what a directory is, by a file that it has
     "maps.json": "label maps",
     "run.yaml": "a run",
     "chain.yaml": "a chain of runs",
-    "settings.json": "a table or comparison of runs",
+    "settings.json": TABLE,
     "plan.json": "an unfinished token store",
 }
 PACKAGED = Path(__file__).parents[1] / "tokenizers" / "packaged"  # tokenizers that come with Tilework
@@ -160,4 +161,7 @@ def packaged() -> tuple[str, ...]:
 
 def what_is(path: Path) -> str | None:
     """What of ours a directory is, in words; None for anything else."""
-    return next((name for file, name in KINDS.items() if (path / file).is_file()), None)
+    found = next((name for file, name in KINDS.items() if (path / file).is_file()), None)
+    if found is None and path.parent.name == "runs" and what_is(path.parent.parent) == TABLE:
+        return "a row of a table"
+    return found
