@@ -190,6 +190,21 @@ def job(made: Path, out: Path, **more: object) -> Robustness:
     return Robustness(runs, made / "val", out, **given)  # type: ignore[arg-type]
 
 
+def test_runs_of_one_tokenizer_encode_an_image_once(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(made / "token", tmp_path / "again")
+    encoded = []
+    whole = FromPixels.raw_ids
+    monkeypatch.setattr(FromPixels, "raw_ids", lambda ask, x: encoded.append(len(x)) or whole(ask, x))
+    two = job(made, tmp_path / "two", runs=(made / "token", tmp_path / "again"), corruptions=("contrast",))
+    results = two.run()["runs"]
+    assert sum(encoded) == 8 * 6  # images, clean and at five severities
+    assert results["token"]["corruptions"] == results["again"]["corruptions"]
+    alone = job(made, tmp_path / "alone", runs=(tmp_path / "again",), corruptions=("contrast",)).run()["runs"]
+    assert alone["again"]["corruptions"] == results["again"]["corruptions"]
+
+
 def test_what_cannot_be_is_refused_before_anything_is_computed(made: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="eps 8 is not between 0 and 1: pixels are: write 8/255"):
         job(made, tmp_path / "o", eps=(8.0,))

@@ -21,6 +21,7 @@ from tilework.analysis.robustness.cells import Subject
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import sha256
+from tilework.core.location import TOKENIZER
 from tilework.core.registry import nearest
 from tilework.data import ImageFolder
 from tilework.data.part import part_of
@@ -29,6 +30,8 @@ from tilework.evaluation.apgd import Loss, Norm, check_classes
 from tilework.evaluation.from_pixels import FromPixels, Gradient
 from tilework.evaluation.restyle import RESTYLINGS
 from tilework.runs.trained import Trained
+from tilework.tokenizers import Tokenizer, box
+from tilework.tokenizers.images_as_codes import ImagesAsCodes
 
 CELLS = "cells"
 Attack = Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "square", "random", "transfer"]
@@ -134,9 +137,13 @@ class Inputs:
                 raise ConfigError(f"{trained.path} does not read code vectors", "give a run whose model takes a map")
         self._check_not_trained_on([trained.path for trained in opened])
         count = min(self.images, total)
-        subjects, names = [], set()
+        subjects, names, shared = [], set(), dict[bytes, Tokenizer]()
         for trained in opened:
             on = trained.on(self.data, self.torch_device, self.tokenizer, count)
+            file = (self.tokenizer or trained.tokenizer or Path()) / TOKENIZER
+            if isinstance(on.source, ImagesAsCodes) and file.is_file() and box.ENCODER not in trained.spec.tokenizer:
+                # settings and hash of the weights are the same: images are encoded once for all runs that have it
+                on.source.tokenizer = shared.setdefault(file.read_bytes(), on.source.tokenizer)
             ask = FromPixels(trained.classifier.to(self.torch_device), on.source, on.steps)
             name = trained.name if trained.name not in names else str(trained.path)
             names.add(name)

@@ -31,9 +31,10 @@ from tilework.core.files import is_free, make_directory, write_json
 from tilework.core.rng import Draws
 from tilework.evaluation import corruptions as corrupting
 from tilework.evaluation.apgd import correct
-from tilework.evaluation.from_pixels import TAUS, calibration_error
+from tilework.evaluation.from_pixels import TAUS, calibration_error, in_parts
 from tilework.evaluation.restyle import restyle
 from tilework.evaluation.shifts import Shift, open_shift
+from tilework.tokenizers import Tokenizer
 
 SETTINGS = "settings.json"
 
@@ -100,25 +101,25 @@ class Robustness(Inputs):
         return corrupting.corrupt(self.pixels, name, severity, draws, self.native, self.frost)
 
     def _measure(self, name: str, images: Tensor, subjects: Sequence[Subject]) -> None:
+        encoded: dict[Tokenizer, Tensor] = {}  # images are encoded once for all runs of a tokenizer
         for subject in subjects:
-            logits, unseen = self._logits(subject, images)
+            logits, unseen = self._logits(subject, images, encoded)
             y = self.labels(subject)
             cell = subject.keep(name, correct(logits, y), {**_figures(logits, y), **unseen})
             self.say(f"{subject.name}: {name} {cell.accuracy:.1%}")
 
-    def _logits(self, subject: Subject, images: Tensor) -> tuple[Tensor, Plain]:
+    def _logits(self, subject: Subject, images: Tensor, encoded: dict[Tokenizer, Tensor]) -> tuple[Tensor, Plain]:
         """Answers to bytes, and for tokens the share of codes that the run does not have."""
-        ask, codes, logits, known = subject.ask, subject.ask.codes, [], []
-        for part in images.split(self.batch):
-            x = part.to(self.torch_device) / 255
-            if codes is None:
-                logits.append(ask(x))
-                continue
-            raw = ask.raw_ids(x)
-            known.append(codes.kept[raw].double().mean((*range(1, raw.ndim),)))
-            with torch.no_grad():
-                logits.append(ask.of_ids(codes.sample(raw)))
-        return torch.cat(logits), {} if codes is None else {"unseen_codes": float(1 - torch.cat(known).mean())}
+        ask, codes = subject.ask, subject.ask.codes
+        if codes is None:
+            return in_parts(lambda part: ask(part.to(self.torch_device) / 255), images, self.batch), {}
+        if codes.tokenizer not in encoded:
+            ids = in_parts(lambda part: ask.raw_ids(part.to(self.torch_device) / 255), images, self.batch)
+            encoded[codes.tokenizer] = ids
+        raw = encoded[codes.tokenizer]
+        with torch.no_grad():
+            logits = in_parts(lambda part: ask.of_ids(codes.sample(part)), raw, self.batch)
+        return logits, {"unseen_codes": float(1 - codes.kept[raw].double().mean())}
 
     def _shifts(self) -> list[Shift]:
         first = self.subjects[0]
@@ -132,7 +133,7 @@ class Robustness(Inputs):
         if subject.cell(name) is not None:
             return
         source = shift.images
-        logits, unseen = self._logits(subject, source.batch(np.arange(len(source))).x)
+        logits, unseen = self._logits(subject, source.batch(np.arange(len(source))).x, {})
         hits, overall = shift.hits(logits.cpu(), torch.from_numpy(source.labels))
         more = {"over_all_classes": float(overall.double().mean()), "broken": len(source.broken)}
         cell = subject.keep(name, hits, {**more, "missing_classes": list(shift.missing), **unseen})
@@ -141,9 +142,11 @@ class Robustness(Inputs):
     def plan(self) -> Plain:
         """Passes and minutes of everything that is missing at worst, from one timed batch of each run."""
         plan: Plain = {"runs": len(self.subjects), "images": len(self.pixels), "attacked": len(self.attacked)}
-        total = 0.0
+        total, encoded = 0.0, set[Tokenizer | None]()
         for subject in self.subjects:
-            seconds = self._cost(subject)
+            tokenizer = subject.ask.codes.tokenizer if subject.ask.codes else None
+            seconds = self._cost(subject, tokenizer in encoded)
+            encoded |= {tokenizer} - {None}
             plan[subject.name] = f"{seconds / 60:.1f} minutes at most"
             total += seconds
         sample = self.pixels[:16]
@@ -153,12 +156,16 @@ class Robustness(Inputs):
             total += one * len(self.pixels) * len(self.severities)
         return plan | {"minutes": total / 60, "note": "attacks end earlier: images that are broken are left"}
 
-    def _cost(self, subject: Subject) -> float:
-        """Seconds that a run takes if no image is broken."""
+    def _cost(self, subject: Subject, encoded: bool) -> float:
+        """Seconds that a run takes if no image is broken. encoded: for another run, with the same tokenizer."""
         x = self.pixels[: self.batch].to(self.torch_device) / 255
         y, count = self.labels(subject)[: len(x)], len(self.attacked)
         forward = _seconds(lambda: subject.ask(x)) / len(x)
-        seconds = sum(subject.cell(name) is None for name, _ in self.changed()) * len(self.pixels) * forward
+        answer = forward
+        if encoded:
+            ids = subject.ask.ids(x)
+            answer = _seconds(lambda: subject.ask.of_ids(ids)) / len(x)
+        seconds = sum(subject.cell(name) is None for name, _ in self.changed()) * len(self.pixels) * answer
         for row, attack, gradient in self.on_pixels.rows_of(subject):
             missing = sum(subject.cell(self.on_pixels.cell_name(row, attack, eps)) is None for eps in self.eps)
             if gradient is None:
