@@ -10,11 +10,11 @@ import torch
 
 from small_data import write_images
 from tilework.cli.main import main
-from tilework.core.errors import ConfigError, OutputError
+from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.experiments.frontier import ROWS, Frontier, better
 from tilework.experiments.frontier_rows import check
 from tilework.store import Store
-from tilework.tokenizers import TeacherCodesConfig, save_tokenizer
+from tilework.tokenizers import TeacherCodesConfig, VitVqConfig, save_tokenizer
 
 
 @pytest.fixture
@@ -56,6 +56,22 @@ def test_a_trained_row_and_the_command(data: tuple[Path, Path, Path], tmp_path: 
     assert "| vit:4 |" in (tmp_path / "out" / "table.md").read_text()
 
 
+def test_a_tokenizer_of_ones_own(data: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    train, val, teacher = data
+    config = VitVqConfig(patch=4, codes=16, code_dim=8, width=16, depth=1, heads=2)
+    save_tokenizer(tmp_path / "own", config.build(3, (32, 32), 0), config, (32, 32))
+    settings = ("fit.steps=2", "fit.batch=4", "fit.schedule.warmup_steps=1", "model.width=16", "model.heads=2")
+    row = f"tokens:{tmp_path / 'own'}"
+    (found,) = Frontier(train, val, tmp_path / "out", (row,), teacher, 2, settings, quiet=True).run()["rows"]
+    store = Store(next((tmp_path / "out/data").glob("tokens-*-train.tok")))
+    assert (store.grid, len(store.codebook.vectors), len(found["accuracy"])) == ((8, 8), 16, 2)
+    assert found["bytes"] == store.sizes["tokens"] / len(store)
+    assert f"--tokenizer {tmp_path / 'own'}" in found["command"]
+    with pytest.raises(InputError, match="nowhere"):
+        Frontier(train, val, tmp_path / "no", ("tokens:nowhere",), teacher, quiet=True).run()
+    assert not (tmp_path / "no").exists()
+
+
 def test_what_start_keeps(data: tuple[Path, Path, Path], tmp_path: Path) -> None:
     settings = ("fit.steps=3", "fit.schedule.warmup_steps=1")
     names = ("box:pooled", "box:corners")
@@ -77,6 +93,7 @@ BAD = [
     "rounded",
     "rounded:0",
     "codes:1",
+    "tokens",
     "jpeg:4:30",
     "jpeg:32",
     "float16:3",

@@ -28,8 +28,8 @@ def frontier(
 
     Codes of a teacher's map (codes:K, codes:KxG for G codes a position, kmeans:K without error diffusion, vit:K with a
     small ViT), its pooled features (float16, int8, pq:BYTES, rounded:STEP to so many deviations of a channel), small
-    files (jpeg:SIDE:QUALITY, webp, avif), pixels (pixels:RECIPE), and what 'tilework start' keeps (box:pooled,
-    box:corners).
+    files (jpeg:SIDE:QUALITY, webp, avif), pixels (pixels:RECIPE), codes of a tokenizer of your own with SeiT's recipe
+    (tokens:TOKENIZER), and what 'tilework start' keeps (box:pooled, box:corners).
     Writes table.md, results.json and frontier.png after every row. Repeat the command to resume, or to add rows.
 
     Try:

@@ -113,6 +113,8 @@ class Frontier:
             check(kind, value)
             if kind == "pixels" and value:
                 run_of(value)
+            if kind == "tokens":
+                load_tokenizer(Path(value))[0].check_grid()
             if kind == "box" and str(self.teacher) != NAME:
                 raise ConfigError(f"row '{name}' is of the tokenizer in the box, not of {self.teacher}", "leave it out")
             plan.append((name, kind, value))

@@ -21,6 +21,7 @@ import torch
 from PIL import Image, features
 from torch import Tensor
 
+from tilework.core.config import resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, MachineError
 from tilework.core.files import new_directory, write_json
@@ -28,6 +29,7 @@ from tilework.data.images import ImageFolder, open_image, to_rgb
 from tilework.experiments.frontier import PARTS, POOLED, Frontier, Point, rows
 from tilework.recipes import run_of
 from tilework.store import Store
+from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.box import FRAMES, LEVELS, Form, box_like, fitted_box
 from tilework.tokenizers.kmeans import kmeans
 from tilework.tokenizers.quantise import best
@@ -44,7 +46,7 @@ def check(kind: str, value: str) -> None:
     """Refuse a value that a kind of row cannot have."""
     forms = {"float16": "", "int8": "", "pixels": r"\w*", "box": "pooled|corners", "pq": r"\d+",
              "rounded": r"\d+(\.\d+)?", "codes": r"\d+(x\d+)?", "kmeans": r"\d+(x\d+)?", "vit": r"\d+(x\d+)?",
-             **dict.fromkeys(CODERS, r"\d+:\d+")}  # fmt: skip
+             "tokens": ".+", **dict.fromkeys(CODERS, r"\d+:\d+")}  # fmt: skip
     if not re.fullmatch(forms[kind], value):
         wanted = {
             "": kind,
@@ -52,6 +54,7 @@ def check(kind: str, value: str) -> None:
             r"\d+:\d+": f"{kind}:SIDE:QUALITY",
             r"\d+(\.\d+)?": f"{kind}:0.85",
             r"\w*": "pixels:RECIPE",
+            ".+": "tokens:TOKENIZER, a directory of 'tilework tokenizer train'",
             "pooled|corners": "box:pooled or box:corners",
         }.get(forms[kind], f"{kind}:512x2")
         raise ConfigError(f"'{kind}:{value}' is no row", f"write it as {wanted}")
@@ -200,6 +203,29 @@ def vit(self: Frontier, value: str) -> Point:
     run = replace(run, codes=None, augment=(crop, *run.augment[1:]))
     return Point(size, whole, self.trained(f"vit:{value}", run, train, val),
                  f"{_command(value, True)}; tilework train teacher_vit_cpu")  # fmt: skip
+
+
+@rows.add("tokens")
+def tokens(self: Frontier, value: str) -> Point:
+    """A store of a trained tokenizer, and SeiT's recipe with crops of 7/8 of its grid."""
+    tokenizer, card = load_tokenizer(Path(value))
+    tokenizer.check_grid()
+    stem = f"tokens-{card.sha256[:12]}"
+    train, val = (self.out / "data" / f"{stem}-{part}.tok" for part in PARTS)
+    job = Tokenizing(tokenizer, card, pick_device(self.device))
+    for path, part in ((train, "train"), (val, "val")):
+        if not path.exists():
+            folder, bar = self.folder(part), Bar(f"tokenize {part}", len(self.folder(part)), quiet=self.quiet)
+            write_codes(folder, job, path, used=np.arange(len(tokenizer.codebook)), progress=bar.update)
+            bar.close()
+    store = Store(train)
+    grid = list(store.grid[:2])
+    crop = [side * 7 // 16 * 2 for side in grid]  # even: the stem halves it
+    sizes = (f"codes={grid}", f"augment.token_crop.size={crop}", f"evaluation.centre_crop.size={crop}")
+    run = resolve(run_of("seit_cpu"), None, sizes)
+    return Point(store.sizes["tokens"] / len(store), sum(store.sizes.values()) / len(store),
+                 self.trained(f"tokens:{value}", run, train, val),
+                 f"tilework tokenize TRAIN --tokenizer {value}; tilework train seit_cpu")  # fmt: skip
 
 
 def _files(self: Frontier, kind: str, value: str) -> Point:
