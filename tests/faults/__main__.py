@@ -24,7 +24,10 @@ import faults.disk
 import faults.fuzz
 import faults.kills
 import faults.long
-import faults.shared  # noqa: F401
+import faults.ranks
+import faults.remote
+import faults.shared
+import faults.tested  # noqa: F401
 from faults.matrix import ROWS, Outcome, Row
 
 BEGIN, END = "<!-- counts -->", "<!-- end -->"

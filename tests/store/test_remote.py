@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -258,6 +259,17 @@ def test_https_never_becomes_http() -> None:
     to = [remote._Redirects().redirect_request(request, None, 302, "", {}, f"{s}://host/y") for s in ("http", "https")]
     assert to[0] is None
     assert to[1] is not None
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "fe80::1%eth0"])
+def test_no_server_of_the_internet_leads_into_this_network(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"public": "8.8.8.8", "inner": address}
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port: [(0, 0, 0, "", (known[host], 0))])
+    redirect = remote._Redirects().redirect_request
+    for host, follows in (("inner", True), ("public", False)):
+        to = redirect(remote.Request(f"http://{host}/x"), None, 302, "", {}, "http://inner/y")
+        assert (to is not None) == follows, "within one network it may"
+    assert redirect(remote.Request("http://inner/x"), None, 302, "", {}, "http://public/y") is not None
 
 
 # -- damage and malice

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from http.client import HTTPException
+from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, BinaryIO
@@ -252,12 +253,21 @@ def _read_http(url: Url, name: str) -> Iterator[bytes]:
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows redirects, but never from https to another scheme."""
+    """Follows redirects, but never from https to another scheme, nor from the internet into this network."""
 
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
-        if urlsplit(newurl).scheme not in ("https", req.type):
+        if urlsplit(newurl).scheme not in ("https", req.type) or (_is_inner(newurl) and not _is_inner(req.full_url)):
             return None
         return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _is_inner(url: str) -> bool:
+    """Whether a host is this machine or in a private network; one without an address here is left to the proxy."""
+    try:
+        found = socket.getaddrinfo(urlsplit(url).hostname, None)
+    except (OSError, UnicodeError):
+        return False
+    return any(not ip_address(str(entry[4][0]).partition("%")[0]).is_global for entry in found)
 
 
 @cache
