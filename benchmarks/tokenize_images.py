@@ -1,12 +1,13 @@
 """Speed of `tokenize` beside what its two halves allow, codes by batch size, and quality beside k-means on patches.
 
-    python benchmarks/tokenize_images.py --images DIR [--tokenizer DIR] [--json]
+    python benchmarks/tokenize_images.py --images DIR [--tokenizer DIR|box] [--count 6144] [--rounds 15] [--json]
 
 DIR holds class folders, or train/ and val/ with class folders. Without --tokenizer the recipe `small_tokenizer` is
 trained on it first (about 15 minutes on two cores). decode_alone and encoder_alone use all cores, each taking whole
 batches, or torch's own threads if that is faster; bound is the rate if both shared the cores without waiting for each
 other, 1 / (1 / decode + 1 / encode). Rounds of the three take turns; the ratio is the median of the rounds' with
-quartiles. k-means clusters raw patches of the training images with the tokenizer's grid and vocabulary.
+quartiles. box: the tokenizer of the package, its pooled codes fitted to the images. Quality is measured of tokenizers
+that decode: k-means clusters raw patches of the training images with the tokenizer's grid and vocabulary.
 """
 
 from __future__ import annotations
@@ -30,28 +31,29 @@ from torch.nn import functional as F
 from tilework.core.errors import InputError
 from tilework.data import ImageFolder, ImageSource, decode_image
 from tilework.evaluation.reconstruction import psnr, reconstruction
-from tilework.tokenizers import Tokenizer, load_tokenizer, save_tokenizer
+from tilework.tokenizers import Tokenizer, box, load_tokenizer, save_tokenizer
 from tilework.tokenizers.kmeans import kmeans, squared_distances
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.tokenizers.tokenizer import Card
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-ROUNDS, IMAGES, BATCH = 5, 6144, 64
+BATCH = 64
 PATCHES = 60_000  # that k-means sees
 
 
-def timed(work: Callable[[], object]) -> float:
-    begun = perf_counter()
-    work()
-    return IMAGES / (perf_counter() - begun)
-
-
-def speeds(tokenizer: Tokenizer, card: Card, folder: ImageFolder, place: Path) -> dict[str, object]:
+def speeds(
+    tokenizer: Tokenizer, card: Card, folder: ImageFolder, place: Path, count: int, rounds: int
+) -> dict[str, object]:
     """Images per second of the whole and of its halves."""
-    some = folder.take(np.linspace(0, len(folder) - 1, IMAGES).astype(np.int64))
+    some = folder.take(np.linspace(0, len(folder) - 1, count).astype(np.int64))
     pixels = torch.from_numpy(np.stack([decode_image(path, card.size) for path in some.paths]))
     batches = list(pixels.split(BATCH))
     threads = torch.get_num_threads()
+
+    def timed(work: Callable[[], object]) -> float:
+        begun = perf_counter()
+        work()
+        return count / (perf_counter() - begun)
 
     def encode(batch: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
@@ -69,7 +71,7 @@ def speeds(tokenizer: Tokenizer, card: Card, folder: ImageFolder, place: Path) -
 
     number = iter(range(10**6))
     rates: dict[str, list[float]] = {"tokenize": [], "encoder_alone": [], "decode_alone": [], "bound": []}
-    for turn in range(ROUNDS + 1):
+    for turn in range(rounds + 1):
         decoded = timed(lambda: by_core(lambda path: decode_image(path, card.size), list(some.paths)))
         encoded = max(timed(lambda: by_core(encode, list(batches))), timed(together))
         whole = timed(
@@ -130,6 +132,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--tokenizer", type=Path)
+    parser.add_argument("--count", type=int, default=6144, help="images that are timed")
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     train_images, val_images = (
@@ -137,9 +141,16 @@ def main() -> None:
     )
     try:
         with tempfile.TemporaryDirectory() as folder:
-            tokenizer, card = load_tokenizer(options.tokenizer or trained(train_images, Path(folder)))
+            images = ImageFolder.open(train_images)
+            if str(options.tokenizer) == box.NAME:
+                tokenizer, card = box.fitted_box(images, DEVICE)
+            else:
+                tokenizer, card = load_tokenizer(options.tokenizer or trained(train_images, Path(folder)))
             tokenizer.to(DEVICE)
-            results = speeds(tokenizer, card, ImageFolder.open(train_images), Path(folder))
+            results = speeds(tokenizer, card, images, Path(folder), options.count, options.rounds)
+        if not tokenizer.decodes:
+            print(json.dumps(results))
+            return
         val = ImageSource.load(val_images, card.size)
         train = ImageSource.load(train_images, card.size)
     except InputError as error:
