@@ -13,7 +13,8 @@ from pathlib import Path
 from types import FrameType
 
 from tilework.cli.inputs import check_inputs, in_order, is_folder
-from tilework.core.errors import EXIT_CODES, BrokenImagesError, ConfigError, Stopped, TileworkError
+from tilework.cli.parse import call_with_arguments
+from tilework.core.errors import EXIT_CODES, BrokenImagesError, ConfigError, Stopped, TileworkError, UsageError
 from tilework.core.launcher import end_with_launcher
 from tilework.core.methods import import_methods
 from tilework.core.registry import nearest
@@ -144,12 +145,11 @@ def _run(args: list[str]) -> None:
 
 
 def _call(name: str, words: list[str]) -> None:
-    import tyro
-
     module, _, function = COMMANDS[name].partition(".")
     call = getattr(import_module(f"tilework.cli.{module}"), function)
+    ready = call_with_arguments(call, name, words)
     try:
-        tyro.cli(call, prog=f"tilework {name}", args=words, config=(tyro.conf.FlagCreatePairsOff,))
+        ready()
     except BrokenImagesError as error:
         option = "--max-broken " if "max_broken" in signature(call).parameters else ACCEPTING.get(name, "")
         raise (error.accepted_by(option) if option else error) from error
@@ -196,5 +196,4 @@ def _command(args: list[str]) -> tuple[str, list[str]]:
         print(f"usage: {usage}", file=sys.stdout if args[1:] else sys.stderr)
         sys.exit(0 if args[1:] else 2)
     name = " ".join(args[: 2 if family else 1])
-    print(f"tilework: error: unknown command '{name}': {nearest(name, family or COMMANDS)}", file=sys.stderr)
-    sys.exit(2)
+    raise UsageError(f"unknown command '{name}'", nearest(name, family or COMMANDS))

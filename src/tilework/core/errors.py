@@ -35,6 +35,12 @@ class TileworkError(Exception):
         self.hint = hint
 
 
+class UsageError(TileworkError):
+    """A command line that cannot be read."""
+
+    exit_code = 2
+
+
 class InputError(TileworkError):
     """A folder, image or label that cannot be used."""
 
