@@ -1,9 +1,10 @@
 """Run the fault matrix.
 
-    python -m faults [NAME ...] [--share 1.0] [--seed 0] [--out results/faults.json] [--page docs/faults.md]
+    python -m faults [NAME ...] [--share 1.0] [--seconds S] [--seed 0] [--out FILE] [--page docs/faults.md]
 
-NAME: part of a row's name; all rows without one. --share: of the nightly number of trials. Rows that the file holds
-already with as many trials are not run again. Exit code 1 if a trial failed.
+NAME: part of a row's name; all rows without one. --share: of the nightly number of trials. --seconds: of each row, in
+which it makes as many trials as it can, in place of a number. Rows that the file holds already with as many trials, or
+as many seconds, are not run again. Exit code 1 if a trial failed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import sys
 import tempfile
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -34,23 +36,27 @@ BEGIN, END = "<!-- counts -->", "<!-- end -->"
 EVERY = 1_000_000  # trials: all that there are
 
 
-def run(row: Row, count: int, seed: int) -> Outcome:
-    """So many trials of a row."""
+def run(row: Row, count: int, seed: int, seconds: float = inf) -> Outcome:
+    """So many trials of a row, or as many as it makes in so many seconds."""
     outcome, begun = Outcome(row.name), perf_counter()
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         for trouble in row.trials(count, np.random.default_rng((seed, row.number)), Path(folder)):
             outcome.count(trouble)
+            if perf_counter() - begun > seconds:
+                break
     outcome.seconds = round(perf_counter() - begun, 1)
     return outcome
 
 
 def table(kept: dict[str, Any]) -> str:
     """Counts as markdown, rows in the order of their numbers."""
-    lines = ["| row | fault | tried | passed | asked |", "|---|---|---|---|---|"]
+    lines = ["| row | fault | tried | passed | asked | minutes |", "|---|---|---|---|---|---|"]
     asked = {row.name: row.full for row in ROWS}
     for name, one in sorted(kept.items(), key=lambda item: (item[1]["number"], item[0])):
         whole = "all" if asked.get(name, 0) >= EVERY else f"{asked.get(name, 0):,}"
-        lines.append(f"| {one['number']} | {name} | {one['tried']:,} | {one['passed']:,} | {whole} |")
+        lines.append(
+            f"| {one['number']} | {name} | {one['tried']:,} | {one['passed']:,} | {whole} | {one['seconds'] / 60:.0f} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -59,6 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="part of a row's name; default: all rows")
     parser.add_argument("--share", type=float, default=1.0, help="of the nightly number of trials")
+    parser.add_argument("--seconds", type=float, help="of each row, in place of a number of trials")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="a JSON file that keeps what was found")
     parser.add_argument("--page", type=Path, help="a page whose table of counts is written from it")
@@ -69,11 +76,12 @@ def main() -> None:
     kept = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
     failed = 0
     for row in chosen:
-        count = max(1, round(row.full * options.share))
+        count = EVERY if options.seconds else max(1, round(row.full * options.share))
         before = kept.get(row.name)
-        if before and before["asked"] >= count and before["passed"] == before["tried"]:
+        enough = before and (before["seconds"] >= options.seconds if options.seconds else before["asked"] >= count)
+        if enough and before["passed"] == before["tried"]:
             continue
-        found = run(row, count, options.seed)
+        found = run(row, count, options.seed, options.seconds or inf)
         failed += found.tried - found.passed
         print(
             f"{row.number:2d}  {row.name:<40} {found.passed:>7,} of {found.tried:>7,}  {found.seconds:8.1f} s",
@@ -81,7 +89,8 @@ def main() -> None:
         )
         for trouble in dict.fromkeys(found.failures):
             print(f"      {trouble}", flush=True)
-        kept[row.name] = {"number": row.number, "asked": count, "seed": options.seed, **asdict(found)}
+        asked = found.tried if options.seconds else count
+        kept[row.name] = {"number": row.number, "asked": asked, "seed": options.seed, **asdict(found)}
         if options.out:
             options.out.write_text(json.dumps(kept, indent=1) + "\n")
     if options.page:
