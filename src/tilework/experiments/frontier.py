@@ -13,7 +13,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,10 +30,11 @@ from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import locked, make_directory, sha256, write, write_json
 from tilework.core.location import PACKAGED, packaged
-from tilework.core.registry import Registry, nearest
+from tilework.core.registry import nearest
 from tilework.data.images import ImageFolder, ImageSource
 from tilework.data.loader import in_order
 from tilework.evaluation.probe import linear_accuracy
+from tilework.experiments.frontier_rows import PARTS, POOLED, check, rows
 from tilework.experiments.runner import Trial, claim, run_trial, with_seed
 from tilework.recipes import run_of
 from tilework.report.tokenizer_figures import accuracy_per_byte
@@ -49,23 +50,6 @@ RESULTS, TABLE, PLOT = "results.json", "table.md", "frontier.png"
 ROWS = ("box:pooled", "box:corners", "float16", "int8", "rounded:0.85", "rounded:1.5", "pq:32", "pq:64", "pq:128",
         "kmeans:512", "codes:256", "codes:512", "codes:2048", "codes:256x2", "vit:512", "jpeg:32:30", "webp:32:10",
         "avif:32:20", "jpeg:64:30")  # fmt: skip
-POOLED = "other crops, augmentation, dense labels, pictures"  # what pooled features lack
-PARTS = ("train", "val")
-
-
-@dataclass(frozen=True)
-class Point:
-    """What a row costs and what it is worth."""
-
-    bytes: float  # per image: codes, features or files alone
-    whole: float  # the same with codebooks, tables, labels and names
-    accuracy: tuple[float, ...]  # of each seed
-    command: str  # that makes it
-    lacks: str = ""  # what cannot be done with it
-
-
-Measure = Callable[["Frontier", str], Point]
-rows: Registry[Measure] = Registry("row")
 
 
 @dataclass
@@ -101,8 +85,6 @@ class Frontier:
 
     def _check(self) -> list[tuple[str, str, str]]:
         """Rows as name, kind and value; everything is checked before anything is written."""
-        from tilework.experiments.frontier_rows import check  # which needs this file, and enters the rows
-
         if not self.names or len(set(self.names)) < len(self.names) or self.seeds < 1:
             raise ConfigError("a row is given twice, or there are no rows or seeds", "give each once")
         plan = []

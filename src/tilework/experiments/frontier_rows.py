@@ -9,12 +9,14 @@ import io
 import json
 import os
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, log2, prod
 from pathlib import Path
 from statistics import mean
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,8 +27,8 @@ from tilework.core.config import resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, MachineError
 from tilework.core.files import new_directory, write_json
+from tilework.core.registry import Registry
 from tilework.data.images import ImageFolder, open_image, to_rgb
-from tilework.experiments.frontier import PARTS, POOLED, Frontier, Point, rows
 from tilework.recipes import run_of
 from tilework.store import Store
 from tilework.tokenizers import load_tokenizer
@@ -38,8 +40,28 @@ from tilework.tokenizers.tokenize import Tokenizing
 from tilework.tokenizers.tokenize import tokenize as write_codes
 from tilework.train.log import Bar
 
+if TYPE_CHECKING:
+    from tilework.experiments.frontier import Frontier
+
+POOLED = "other crops, augmentation, dense labels, pictures"  # what pooled features lack
+PARTS = ("train", "val")
 CODERS = {"jpeg": "JPEG", "webp": "WEBP", "avif": "AVIF"}
 PQ_DIMS, PQ_CODES = 256, 256  # principal components of pooled features; codes of each byte
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a row costs and what it is worth."""
+
+    bytes: float  # per image: codes, features or files alone
+    whole: float  # the same with codebooks, tables, labels and names
+    accuracy: tuple[float, ...]  # of each seed
+    command: str  # that makes it
+    lacks: str = ""  # what cannot be done with it
+
+
+Measure = Callable[["Frontier", str], Point]
+rows: Registry[Measure] = Registry("row")
 
 
 def check(kind: str, value: str) -> None:
