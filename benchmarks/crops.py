@@ -30,7 +30,7 @@ from PIL import Image
 from tilework.augment import WholeCrop, apply_all
 from tilework.core.rng import Draws
 from tilework.data import ImageFolder, ImageSource, Loader, RandomCrops, WholeImages
-from tilework.data.images import to_rgb
+from tilework.data.image_files import to_rgb
 from tilework.data.photographs import PHOTOGRAPHS, photograph_folder
 
 CASES = {  # width, height of the files; square; crop; kept in memory

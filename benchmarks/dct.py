@@ -23,7 +23,7 @@ import torch
 from PIL import Image
 
 from tilework.data import ImageFolder
-from tilework.data.images import decode_image
+from tilework.data.image_files import decode_image
 from tilework.store import Packed, RansStack
 from tilework.tokenizers import DctConfig
 

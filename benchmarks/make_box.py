@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from tilework.data.images import ImageFolder
+from tilework.data.image_folder import ImageFolder
 from tilework.runs.teacher import open_teacher
 from tilework.tokenizers import TeacherCodesConfig, save_tokenizer
 from tilework.tokenizers.teacher_codes import fit, some_pixels

@@ -34,7 +34,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from tilework.data import ImageFolder, ImageSource, Loader
-from tilework.data.images import to_rgb
+from tilework.data.image_files import to_rgb
 from tilework.data.photographs import PHOTOGRAPHS, photograph_folder
 from tilework.data.streamed_images import Streamed, StreamedImages
 

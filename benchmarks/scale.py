@@ -67,7 +67,7 @@ def work(what: str, root: Path, images: int) -> None:
             batch_of(order, step, 1024)
     elif what == "tokenize driver":
         from tilework.data.file_list import FileList
-        from tilework.data.images import ImageFolder
+        from tilework.data.image_folder import ImageFolder
         from tilework.tokenizers.tokenize import digest_of
 
         names = (f"n{i // 1024:08d}/n{i:08d}_{i % 1024:06d}.JPEG" for i in range(images))

@@ -38,7 +38,7 @@ from s3_server import BUCKET, S3Server
 from small_data import write_store
 from small_runs import children_of, command, wait_for
 from tilework.core.location import Url
-from tilework.data.images import ImageFolder
+from tilework.data.image_folder import ImageFolder
 from tilework.store import Store
 from tilework.store.upload import upload
 from tilework.tokenizers import VitVqConfig

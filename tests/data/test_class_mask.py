@@ -18,7 +18,7 @@ from tilework.core.batch import Batch, Column, Framed, Mix, Target
 from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.data.class_mask import VOID, ClassMask
-from tilework.data.images import Frame, fit_image
+from tilework.data.image_files import Frame, fit_image
 from tilework.data.placement import canvas_affine
 
 WHOLE = torch.eye(2, 3)[None]

@@ -11,7 +11,7 @@ from PIL import Image
 
 from tilework.core.errors import OutputError, TileworkError
 from tilework.data import ImageFolder
-from tilework.data.images import to_rgb
+from tilework.data.image_files import to_rgb
 from tilework.data.photographs import PHOTOGRAPHS, Crop, photograph_folder, plan_crops, write_photographs
 
 

@@ -20,7 +20,7 @@ import tilework
 from tilework.core.config import resolve
 from tilework.core.errors import InputError
 from tilework.data import ImageFolder, ImageSource, Loader, RandomCrops, WholeImages, in_order
-from tilework.data.images import Images
+from tilework.data.image_folder import Images
 from tilework.data.open_images import open_images, take_images
 from tilework.data.streamed_images import Streamed, StreamedImages
 

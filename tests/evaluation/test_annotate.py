@@ -21,7 +21,7 @@ from tilework.core.batch import Batch, Mix, Target
 from tilework.core.errors import ConfigError, InputError, MachineError
 from tilework.core.rng import Draws
 from tilework.data import ImageFolder, ImageSource
-from tilework.data.images import Broken, decode_image
+from tilework.data.image_files import Broken, decode_image
 from tilework.data.label_maps import COLUMN, LabelMaps, MapsCard, write_maps
 from tilework.evaluation.annotate import Annotator, annotate, match_classes
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from small_data import write_images
 from tilework.cli.main import main
 from tilework.core.errors import ConfigError, InputError
-from tilework.data.images import ImageFolder
+from tilework.data.image_folder import ImageFolder
 from tilework.models import EfficientnetLite0Config
 from tilework.models.efficientnet_lite import PACKAGE, published_weights
 from tilework.store import Store

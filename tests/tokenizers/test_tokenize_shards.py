@@ -13,7 +13,7 @@ from PIL import Image
 from small_shards import samples_of, write_parquet, write_tar
 from tilework.core.errors import InputError
 from tilework.data import ImageFolder
-from tilework.data.images import Images
+from tilework.data.image_folder import Images
 from tilework.data.open_images import open_images
 from tilework.store import Store
 from tilework.tokenizers import VitVq, VitVqConfig

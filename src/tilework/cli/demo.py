@@ -48,7 +48,7 @@ def demo(
 
 
 def _plan(out: Path, images: Path | None, quick: bool) -> dict[str, object]:
-    from tilework.data.images import ImageFolder
+    from tilework.data.image_folder import ImageFolder
     from tilework.data.photographs import PHOTOGRAPHS
     from tilework.recipes import run_of
 

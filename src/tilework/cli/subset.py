@@ -116,7 +116,7 @@ def _split_images(
     """Two label files; a class of one image goes into the first."""
     from tilework.core.console import notice
     from tilework.core.errors import ConfigError
-    from tilework.data.images import ImageFolder
+    from tilework.data.image_folder import ImageFolder
     from tilework.data.split import split_images
 
     if any(path.suffix != ".csv" for path in out):

@@ -11,7 +11,7 @@ from tilework.cli.arguments import Classes, Device, DryRun, Json, KeepOrder, Opt
 from tilework.cli.output import progress_bar, show
 
 if TYPE_CHECKING:
-    from tilework.data.images import Images as Opened
+    from tilework.data.image_folder import Images as Opened
     from tilework.tokenizers.tokenize import Tokenizing
 
 
@@ -105,7 +105,8 @@ def tokenize(
 
     from tilework.core.distributed import pick_device
     from tilework.core.errors import ConfigError, InputError, OutputError
-    from tilework.data.images import Frame, ImageFolder
+    from tilework.data.image_files import Frame
+    from tilework.data.image_folder import ImageFolder
     from tilework.data.open_images import open_images
     from tilework.store import Store, codecs
     from tilework.tokenizers.box import FRAMES, Form, box_like, fitted_box, kept_box, open_tokenizer

@@ -1,7 +1,9 @@
 """Image and token sources, their order, and batches."""
 
 from tilework.data.dataset import TokenDataset
-from tilework.data.images import Broken, ImageFolder, ImageSource, decode_image
+from tilework.data.image_files import Broken, decode_image
+from tilework.data.image_folder import ImageFolder
+from tilework.data.images import ImageSource
 from tilework.data.label_maps import LabelMaps
 from tilework.data.loader import Loader, in_order
 from tilework.data.order import epoch_order

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilework.core.errors import InputError
-from tilework.data.images import Broken
+from tilework.data.image_files import Broken
 from tilework.data.objects import Objects, check_shape
 
 LARGEST = 4 << 30  # bytes of a file

@@ -25,7 +25,9 @@ from tilework.data.boxes import Boxes
 from tilework.data.coco_json import is_coco, read_coco
 from tilework.data.columns import ColumnKind, column_kinds
 from tilework.data.file_list import FileList
-from tilework.data.images import KEEP_BYTES, SUFFIXES, Broken, Frame, ImageFolder, ImageSource, decode_all, decode_image
+from tilework.data.image_files import SUFFIXES, Broken, Frame, decode_image
+from tilework.data.image_folder import ImageFolder
+from tilework.data.images import KEEP_BYTES, ImageSource, decode_all
 from tilework.data.objects import Objects
 from tilework.data.pairs import image_sides, voc_names
 from tilework.data.placement import canvas_affine

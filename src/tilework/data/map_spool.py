@@ -17,7 +17,7 @@ from pathlib import Path
 from tilework.core.config import Plain
 from tilework.core.errors import DamageError, OutputError
 from tilework.core.files import crc32c, make_directory, write_json
-from tilework.data.images import Broken
+from tilework.data.image_files import Broken
 
 HEAD = struct.Struct("<II")  # bytes of a record, and their CRC32C
 SETTINGS, RECORDS = "annotation.json", "records"

@@ -17,7 +17,8 @@ from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.location import Location, Url, is_store
 from tilework.data.class_mask import VOID, ClassMask
 from tilework.data.columns import ColumnKind, column_kinds
-from tilework.data.images import KEEP_BYTES, Broken, Frame, ImageSource, decode_all, decode_image
+from tilework.data.image_files import Broken, Frame, decode_image
+from tilework.data.images import KEEP_BYTES, ImageSource, decode_all
 from tilework.data.pairs import PairFolder, image_sides, open_pairs
 from tilework.data.placement import canvas_affine
 from tilework.data.source import Around, Source, innermost

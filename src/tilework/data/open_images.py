@@ -15,7 +15,8 @@ import numpy as np
 
 from tilework.core.errors import InputError
 from tilework.data.detected import open_objects
-from tilework.data.images import PARTS, File, ImageFolder, Images, Level
+from tilework.data.image_files import File
+from tilework.data.image_folder import PARTS, ImageFolder, Images, Level
 from tilework.data.pairs import open_pairs
 from tilework.data.parquet_images import ParquetImages
 from tilework.data.tar_images import TarImages

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tilework.data.images import ImageFolder, ImageSource
+from tilework.data.image_folder import ImageFolder
+from tilework.data.images import ImageSource
 from tilework.data.source import Source
 
 LOOKS = 2000  # validation samples that are looked at, spread evenly

@@ -26,7 +26,8 @@ from PIL import Image
 from tilework.core.errors import InputError
 from tilework.data.class_mask import VOID
 from tilework.data.file_list import FileList
-from tilework.data.images import SUFFIXES, ImageFolder, open_stored
+from tilework.data.image_files import SUFFIXES, open_stored
+from tilework.data.image_folder import ImageFolder
 
 NAMES, SETTINGS, ADE = "classes.txt", "dataset.json", "objectInfo150.txt"
 MASKS = ("masks", "annotations", "labels")  # folders beside 'images'

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilework.core.errors import InputError
-from tilework.data.images import ImageBytes
+from tilework.data.image_files import ImageBytes
 from tilework.data.labels import Label, number_labels
 from tilework.data.parquet_files import class_names, column_values, has_column, open_parquet, read_group
 from tilework.data.source import Stream

@@ -14,7 +14,7 @@ from PIL import Image
 from tilework.core.errors import InputError, MachineError
 from tilework.core.files import new_directory, write_json
 from tilework.core.rng import uniform
-from tilework.data.images import to_rgb
+from tilework.data.image_files import to_rgb
 
 PHOTOGRAPHS = (
     "astronaut.png",

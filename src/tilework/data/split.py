@@ -8,7 +8,7 @@ import numpy as np
 
 from tilework.core.errors import InputError
 from tilework.core.files import write
-from tilework.data.images import ImageFolder
+from tilework.data.image_folder import ImageFolder
 from tilework.data.label_file import write_label_file
 from tilework.store.rearrange import first_of_each, random_rank
 

@@ -23,16 +23,9 @@ from tilework.core.affine import TRIES, Boxes, random_boxes
 from tilework.core.batch import Batch, Column, Target
 from tilework.core.errors import BrokenImagesError
 from tilework.core.rng import uniform
-from tilework.data.images import (
-    Broken,
-    Frame,
-    ImageBytes,
-    Images,
-    ImageSource,
-    attempt,
-    bounded_image,
-    decode_image,
-)
+from tilework.data.image_files import Broken, Frame, ImageBytes, attempt, bounded_image, decode_image
+from tilework.data.image_folder import Images
+from tilework.data.images import ImageSource
 from tilework.data.source import Redrawn, Source, Stream
 from tilework.data.whole_images import Sides, cut_image, to_square, upright_sides
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tilework.core.errors import InputError
-from tilework.data.images import SUFFIXES, ImageBytes
+from tilework.data.image_files import SUFFIXES, ImageBytes
 from tilework.data.labels import number_labels
 from tilework.data.tar_files import TarIndex, index_tars, read_at
 

@@ -12,7 +12,7 @@ from tilework.core.batch import Batch, Stage, Target
 from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
 from tilework.core.location import Url
-from tilework.data.images import Frame
+from tilework.data.image_files import Frame
 from tilework.data.source import Stream
 from tilework.store import Store
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from tilework.core.affine import TRIES, random_boxes
 from tilework.core.rng import uniform
-from tilework.data.images import File, open_image, to_rgb
+from tilework.data.image_files import File, open_image, to_rgb
 
 ASPECT = (3 / 4, 4 / 3)
 

@@ -18,17 +18,9 @@ from torch import Tensor
 from tilework.core.affine import TRIES, Boxes, box_affine, random_boxes
 from tilework.core.batch import Batch, Column
 from tilework.core.rng import uniform
-from tilework.data.images import (
-    KEEP_BYTES,
-    Broken,
-    File,
-    ImageFolder,
-    ImageSource,
-    decode_all,
-    open_image,
-    open_stored,
-    to_rgb,
-)
+from tilework.data.image_files import Broken, File, open_image, open_stored, to_rgb
+from tilework.data.image_folder import ImageFolder
+from tilework.data.images import KEEP_BYTES, ImageSource, decode_all
 from tilework.data.source import Redrawn, Source
 
 Sides = tuple[int, int]  # height, width

@@ -20,7 +20,8 @@ from tilework.core.batch import Batch, Target
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.memory import keep_freed_memory
 from tilework.core.rng import Draws
-from tilework.data.images import Broken, ImageFolder, attempt, decode_image
+from tilework.data.image_files import Broken, attempt, decode_image
+from tilework.data.image_folder import ImageFolder
 from tilework.models import Model
 from tilework.store.label_maps import encode_map
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tilework.data.images import decode_image
+from tilework.data.image_files import decode_image
 
 STEPS, SIDE = 8, 64  # of each colour; pixels that an image is resized to
 

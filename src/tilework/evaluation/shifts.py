@@ -20,7 +20,8 @@ from torch import Tensor
 
 from tilework.core.errors import InputError
 from tilework.data import ImageFolder, ImageSource
-from tilework.data.images import Broken, File, decode_all, decode_image, open_image, to_rgb
+from tilework.data.image_files import Broken, File, decode_image, open_image, to_rgb
+from tilework.data.images import decode_all
 from tilework.data.part import part_of
 
 BORDER = 2  # pixels that are cut off ObjectNet's images: one is red

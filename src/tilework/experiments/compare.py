@@ -26,7 +26,7 @@ from tilework.core.errors import ConfigError
 from tilework.core.files import is_free, locked, make_directory, new_directory, sha256, write, write_json
 from tilework.core.registry import Registry, nearest
 from tilework.data import ImageFolder, ImageSource
-from tilework.data.images import open_image, to_rgb
+from tilework.data.image_files import open_image, to_rgb
 from tilework.experiments.runner import (
     Outcome,
     Trial,

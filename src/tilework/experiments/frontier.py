@@ -31,7 +31,8 @@ from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import locked, make_directory, sha256, write, write_json
 from tilework.core.location import PACKAGED, packaged
 from tilework.core.registry import nearest
-from tilework.data.images import ImageFolder, ImageSource
+from tilework.data.image_folder import ImageFolder
+from tilework.data.images import ImageSource
 from tilework.data.loader import in_order
 from tilework.evaluation.probe import linear_accuracy
 from tilework.experiments.frontier_rows import PARTS, POOLED, check, rows

@@ -28,7 +28,8 @@ from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, MachineError
 from tilework.core.files import new_directory, write_json
 from tilework.core.registry import Registry
-from tilework.data.images import ImageFolder, open_image, to_rgb
+from tilework.data.image_files import open_image, to_rgb
+from tilework.data.image_folder import ImageFolder
 from tilework.recipes import run_of
 from tilework.store import Store
 from tilework.tokenizers import load_tokenizer

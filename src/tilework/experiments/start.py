@@ -32,7 +32,9 @@ from tilework.core.files import is_free, locked, make_directory, write_json
 from tilework.core.location import is_store
 from tilework.core.sealed import read_json
 from tilework.data.detected import boxes_near
-from tilework.data.images import PARTS, Broken, ImageFolder, ImageSource, Level, attempt, open_stored
+from tilework.data.image_files import Broken, attempt, open_stored
+from tilework.data.image_folder import PARTS, ImageFolder, Level
+from tilework.data.images import ImageSource
 from tilework.data.label_file import SUFFIXES as LABEL_SUFFIXES
 from tilework.data.label_file import LabelFile
 from tilework.data.labels import UNLABELLED

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilework.core.config import Plain
 from tilework.core.files import write
-from tilework.data.images import decode_image
+from tilework.data.image_files import decode_image
 from tilework.evaluation import Classification
 from tilework.report import Card, Page
 

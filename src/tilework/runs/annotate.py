@@ -18,7 +18,8 @@ from tilework.core.errors import BrokenImagesError, InputError, OutputError
 from tilework.core.files import locked, write_json
 from tilework.core.hub import exactly
 from tilework.core.location import Location, PathOrHub
-from tilework.data.images import Broken, ImageFolder
+from tilework.data.image_files import Broken
+from tilework.data.image_folder import ImageFolder
 from tilework.data.label_maps import CARD, COLUMN, MapsCard, write_maps
 from tilework.data.map_spool import MapSpool
 from tilework.evaluation.annotate import Annotator, annotate, match_classes

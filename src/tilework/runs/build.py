@@ -20,7 +20,9 @@ from tilework.core.location import Location, Url, is_store
 from tilework.data import Chosen, ImageFolder, ImageSource, RandomCrops, Source, TokenSource, WholeImages
 from tilework.data.columns import ColumnValues, column_kinds
 from tilework.data.detected import ObjectFolder, ObjectSource, has_boxes
-from tilework.data.images import Frame, Level, fits_memory
+from tilework.data.image_files import Frame
+from tilework.data.image_folder import Level
+from tilework.data.images import fits_memory
 from tilework.data.masked import PairSource, has_masks
 from tilework.data.open_images import is_pattern, open_images, take_images
 from tilework.data.overlap import shared_images

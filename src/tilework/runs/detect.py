@@ -22,7 +22,7 @@ from tilework.core.location import Location
 from tilework.core.rng import Draws
 from tilework.data.boxes import Boxes
 from tilework.data.detected import COLUMN, ObjectFolder, ObjectSource
-from tilework.data.images import File, fit_image
+from tilework.data.image_files import File, fit_image
 from tilework.data.objects import Objects
 from tilework.data.placement import canvas_affine
 from tilework.data.source import innermost

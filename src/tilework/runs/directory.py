@@ -24,7 +24,7 @@ from tilework.core.errors import ConfigError, DamageError, InputError, OutputErr
 from tilework.core.files import is_free, make_directory, sha256, write
 from tilework.core.location import PathOrHub, what_is
 from tilework.core.sealed import read_json, write_sealed
-from tilework.data.images import Frame
+from tilework.data.image_files import Frame
 from tilework.runs.run import Chain, R, Run
 from tilework.tokenizers.find import find_tokenizer
 from tilework.train.checkpoint import best_checkpoint, latest_checkpoint

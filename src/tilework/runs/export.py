@@ -27,7 +27,7 @@ from tilework.core.files import new_directory, sha256, write
 from tilework.core.hub import local
 from tilework.core.location import location, path_or_hub, what_is
 from tilework.core.sealed import read_json, write_sealed
-from tilework.data.images import Frame, framing
+from tilework.data.image_files import Frame, framing
 from tilework.models import Detector, Model, ModelConfig
 from tilework.objectives import ClassifyConfig
 from tilework.runs.directory import DataSpec, RunDirectory

@@ -17,7 +17,7 @@ from PIL import Image
 from tilework.core.errors import InputError
 from tilework.core.location import Location, is_store, location
 from tilework.data import ImageFolder, ImageSource, Source, TokenSource, decode_image
-from tilework.data.images import SUFFIXES, File, attempt
+from tilework.data.image_files import SUFFIXES, File, attempt
 from tilework.data.masked import innermost
 from tilework.report import code_pictures
 from tilework.runs.trained import Trained

@@ -15,7 +15,8 @@ from tilework.core.bounds import check_shares, check_sizes
 from tilework.core.errors import ConfigError
 from tilework.core.location import PathOrHub
 from tilework.data.columns import column_kinds
-from tilework.data.images import Frame, Level
+from tilework.data.image_files import Frame
+from tilework.data.image_folder import Level
 from tilework.data.part import balanced_part, held_part, part_of
 from tilework.models import ModelConfig
 from tilework.objectives import ObjectiveConfig

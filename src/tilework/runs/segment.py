@@ -23,7 +23,7 @@ from tilework.core.errors import ConfigError, InputError
 from tilework.core.location import Location
 from tilework.core.rng import Draws
 from tilework.data.class_mask import ClassMask
-from tilework.data.images import File, fit_image, open_image, to_rgb
+from tilework.data.image_files import File, fit_image, open_image, to_rgb
 from tilework.data.masked import COLUMN, PairSource
 from tilework.data.pairs import PairFolder
 from tilework.data.placement import canvas_affine

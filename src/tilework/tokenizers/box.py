@@ -28,7 +28,8 @@ from torch import Tensor
 
 from tilework.core.errors import InputError
 from tilework.core.location import PACKAGED, PathOrHub
-from tilework.data.images import Frame, Images
+from tilework.data.image_files import Frame
+from tilework.data.image_folder import Images
 from tilework.store import Spool, spool_of
 from tilework.tokenizers.teacher_codes import TeacherCodes, fit, some_pixels
 from tilework.tokenizers.tokenizer import Card, Tokenizer, load_tokenizer

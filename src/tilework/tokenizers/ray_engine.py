@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilework.core.errors import MachineError, TileworkError
-from tilework.data.images import Broken, ImageFolder, Images
+from tilework.data.image_files import Broken
+from tilework.data.image_folder import ImageFolder, Images
 from tilework.data.pairs import PairFolder
 from tilework.store import Spool
 from tilework.store.seal import Sealing

@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.core.errors import ConfigError, InputError
-from tilework.data.images import Frame, Images, attempt, decode_image
+from tilework.data.image_files import Frame, attempt, decode_image
+from tilework.data.image_folder import Images
 from tilework.models.efficientnet_lite import EfficientnetLite0Config
 from tilework.models.model import ModelConfig
 from tilework.models.teacher import Channels, Teacher, build_teacher

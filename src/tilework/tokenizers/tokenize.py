@@ -28,7 +28,8 @@ from torch import Tensor
 from tilework.core.errors import BrokenImagesError, ConfigError, InputError, OutputError
 from tilework.core.files import write, write_json
 from tilework.data.detected import COLUMN, SIDES, ObjectFolder, pack_objects
-from tilework.data.images import Broken, Frame, ImageFolder, Images, attempt, decode_image
+from tilework.data.image_files import Broken, Frame, attempt, decode_image
+from tilework.data.image_folder import ImageFolder, Images
 from tilework.data.pairs import PairFolder, image_sides
 from tilework.data.views import decode_views, sample_crops
 from tilework.store import Plan, Spool, seal, spool_of

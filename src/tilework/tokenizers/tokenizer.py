@@ -22,7 +22,7 @@ from tilework.core.files import new_directory, sha256, write
 from tilework.core.hub import local
 from tilework.core.location import PACKAGED, TOKENIZER, PathOrHub, packaged, path_or_hub
 from tilework.core.sealed import read_json, write_sealed
-from tilework.data.images import framing
+from tilework.data.image_files import framing
 from tilework.models.model import ModelConfig, Network
 from tilework.models.without_memory import without_memory
 from tilework.tokenizers.quantise import Quantiser

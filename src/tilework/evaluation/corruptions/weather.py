@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from tilework.core.errors import ConfigError, InputError
-from tilework.data.images import SUFFIXES, open_image, to_rgb
+from tilework.data.image_files import SUFFIXES, open_image, to_rgb
 from tilework.evaluation.corruptions.blur import clipped_zoom, motion
 from tilework.evaluation.corruptions.kind import GREY, Corruption, in_unit
 from tilework.evaluation.noise import Noise

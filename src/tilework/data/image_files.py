@@ -1,0 +1,127 @@
+"""Files of images: opened with their number of pixels bounded, upright, in RGB, at a size.
+
+H, W pixels
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import numpy as np
+from PIL import Image, ImageOps, features
+
+from tilework.store.manifest import Frame as Frame
+
+T = TypeVar("T")
+File = Path | BinaryIO  # of an image
+GREY = (124, 116, 104)  # ImageNet's mean, beside an image that does not fill its size
+SUFFIXES: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+FORMATS: tuple[str, ...] = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # of GIF the first frame
+if features.check("avif"):
+    SUFFIXES, FORMATS = (*SUFFIXES, ".avif"), (*FORMATS, "AVIF")
+if find_spec("pillow_heif"):
+    import_module("pillow_heif").register_heif_opener()
+    SUFFIXES, FORMATS = (*SUFFIXES, ".heic", ".heif"), (*FORMATS, "HEIF")
+LARGEST = 100_000_000  # pixels; read from the header before anything is decoded
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A file that was set aside, and why."""
+
+    path: str
+    reason: str
+
+
+class ImageBytes(io.BytesIO):
+    """The file of an image in memory; messages about it show its name."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        super().__init__(data)
+        self.name = name
+
+    def __repr__(self) -> str:
+        return repr(self.name.rpartition("/")[2])
+
+
+def decode_image(path: File, size: tuple[int, int], frame: Frame = "cover") -> np.ndarray:
+    """An image upright, in RGB, resized (bicubic). Returns (3, H, W) uint8.
+
+    frame: cover: the short side is resized and the middle cut out; squash: each side is resized by itself; letterbox:
+    the long side is resized, and the image lies at the upper left.
+    """
+    with open_image(path, size) as upright:
+        fitted = fit_image(to_rgb(upright), size, frame)
+    return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
+
+
+def framing(size: tuple[int, int], frame: Frame) -> str:
+    """What `decode_image` does, in words, but for the range of values."""
+    height, width = size
+    shape = "square" if height == width else f"part with sides {height}:{width}"
+    how = {"cover": f"the largest {shape} in the middle resized", "squash": "squashed", "letterbox": "letterboxed"}
+    return f"upright RGB, {how[frame]} (bicubic) to {height}x{width} px"
+
+
+def fit_image(image: Image.Image, size: tuple[int, int], frame: Frame) -> Image.Image:
+    """An image in RGB at a size (bicubic). size: height, width."""
+    sides, cubic = (size[1], size[0]), Image.Resampling.BICUBIC
+    if frame == "cover":
+        return ImageOps.fit(image, sides, cubic)
+    if frame == "squash":
+        return image.resize(sides, cubic)
+    step = max(image.width / size[1], image.height / size[0])
+    canvas = Image.new("RGB", sides, GREY)
+    canvas.paste(image.resize((max(1, round(image.width / step)), max(1, round(image.height / step))), cubic))
+    return canvas
+
+
+@contextmanager
+def open_image(path: File, size: tuple[int, int] | None = None) -> Iterator[Image.Image]:
+    """An image upright. size: what it will be cut to, if at once."""
+    with open_stored(path) as image:
+        if size is not None:
+            image.draft("RGB", (2 * max(size), 2 * max(size)))  # the sides may change places below
+        yield ImageOps.exif_transpose(image)
+
+
+@contextmanager
+def open_stored(path: File) -> Iterator[Image.Image]:
+    """An image as it is stored, its number of pixels bounded before it is decoded."""
+    with bounded_image(path) as image:
+        yield image
+
+
+def bounded_image(path: File) -> Image.Image:
+    """The same, open for as long as it is used."""
+    image = Image.open(path, formats=FORMATS)
+    if image.width * image.height > LARGEST:
+        image.close()
+        raise ValueError(f"{image.width}x{image.height} pixels are more than {LARGEST}")
+    return image
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Any mode to RGB: 16-bit grey is scaled, transparency lies on white."""
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image, np.float32) / 257).round().clip(0, 255).astype(np.uint8))
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+def attempt(path: File | None, decode: Callable[[], T]) -> T | str:
+    """What a decoder gives, or why it gives nothing. path: of which messages show the name alone."""
+    try:
+        return decode()
+    except Exception as error:  # a damaged file can raise anything in a decoder: struct.error, SyntaxError, ...
+        text = str(error).replace(str(path), path.name) if isinstance(path, Path) else str(error)
+        return " ".join(text.split()) or type(error).__name__
