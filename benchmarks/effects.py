@@ -22,6 +22,8 @@ from tilework.report.curve_figures import effect_chart
 EFFECTS = (
     ("Token-EDA (SeiT)", "seit-tokens-1000", "EDA", "plain crops", None),
     ("CutMix on codes (SeiT)", "seit-tokens-1000", "CutMix", "plain crops", None),
+    ("both, 200 passes (SeiT)", "seit-tokens-1000-200", "EDA, CutMix", "plain crops", None),
+    ("CutMix on pixels, 200 passes", "seit-pixels-1000-200", "weak (CutMix)", "plain crops", None),
     ("Emb-Noise (SeiT)", "seit-tokens-1000", "Emb-Noise", "plain crops", None),
     ("all three (SeiT), not converged", "seit-tokens-1000", "EDA, CutMix, Emb-Noise", "plain crops", None),
     ("ColorAdapt (SeiT++)", "seitpp-1000", "ColorAdapt", "SeiT", 1.0),
