@@ -245,9 +245,15 @@ def test_its_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("tokenizer", "card", "box", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["has_seen"].startswith("ImageNet-1k")
+    assert "no PSNR" in told["pictures"]
+    assert all("pixels" in told[name] for name in ("on_17_flowers", "on_blood_cells"))
     assert told["licence"].startswith("Apache-2.0")
     assert told["sha256"] == box.load_box()[1].sha256
-    assert (told["grid"], told["codes"], told["bits_per_image"], told["has_decoder"]) == ([7, 7], 512, 441, False)
+    assert ("7x7 of 512" in told["form_grid"], "320 channels" in told["form_pooled"], told["size"]) == (
+        True,
+        True,
+        [224, 224],
+    )
     assert 3e6 < told["weights_bytes"] < 4e6
     before = sorted((path, path.stat().st_mtime_ns) for path in box.PACKAGED.rglob("*"))
     images = write_images(tmp_path / "images", 2, 11)

@@ -295,7 +295,8 @@ def card(
     about |= box.ABOUT if packaged else {}
     about["weights_bytes"] = ((PACKAGED / box.NAME if packaged else tokenizer) / WEIGHTS).stat().st_size
     if images is None:
-        show({**about, **_form(model, known.size), **_measured(tokenizer)}, json)
+        form = {"size": list(known.size)} if packaged else _form(model, known.size)
+        show({**about, **form, **_measured(tokenizer)}, json)
         return
     folder = ImageFolder.open(images)
     if packaged:

@@ -259,5 +259,6 @@ def markdown(results: Plain) -> str:
             f"| {row['row']} | {row['bytes']:,.0f} | {row['whole']:,.0f} | {accuracy} | "
             f"{'yes' if row['front'] else ''} | {row['command']} |"
         )
-    lines.append("\nPooled features (float16, int8, rounded, pq) allow no " + POOLED + ".")
+    if any(row["lacks"] == POOLED for row in results["rows"]):
+        lines.append("\nPooled features (box, float16, int8, rounded, pq) allow no " + POOLED + ".")
     return "\n".join(lines) + "\n"

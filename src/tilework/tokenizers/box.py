@@ -47,6 +47,15 @@ ABOUT = {  # of the network, the projection and the codes that the package holds
     "has_seen": "ImageNet-1k: its training images with their labels (the network), some of its validation images "
     "(projection and codes of the package; pooled codes need neither)",
     "licence": "Apache-2.0 (the network's weights); ImageNet's photographs are for research",
+    "form_pooled": "the default: the mean map's 320 channels, each rounded to 16 values; about 97 B an image",
+    "form_corners": "the same of five looks at each image; about 97 B",
+    "form_grid": "7x7 of 512 codes; about 55 B",
+    "pictures": "none: it has no decoder, so there is no PSNR",
+    # accuracy on images that it has not seen: `tilework frontier`, three seeds, docs/results.md
+    "on_17_flowers": "1,088 training photographs: pooled 97.2 %, corners 97.7 %, float features 97.4 %, a small ViT on "
+    "pixels 77.6 %",
+    "on_blood_cells": "3 kinds, 120 training crops: pooled 99.6 %, corners 99.7 %, float features 99.4 %, a small ViT "
+    "on pixels 96.9 %",
 }
 
 
