@@ -19,7 +19,7 @@ from tilework.core.errors import ConfigError, InputError, OutputError, TileworkE
 from tilework.core.files import locked
 from tilework.evaluation import Accuracy, validation
 from tilework.experiments import runner
-from tilework.experiments.runner import accuracy_cell, claim, difference_cell, resolution_line
+from tilework.experiments.runner import accuracy_cell, claim, difference_cell, resolution_line, with_seed
 from tilework.experiments.table import Table, markdown
 from tilework.layers.stems import TokenPatchStemConfig
 from tilework.models import VitConfig
@@ -495,3 +495,27 @@ def test_settings_and_errors_of_the_command(data: Path, tmp_path: Path, capsys: 
         assert command(*lines, *places) == kind.exit_code
         assert words in capsys.readouterr().err
     assert issubclass(ConfigError, TileworkError)
+
+
+def test_seeds_and_what_each_starts_from(data: Path, tmp_path: Path) -> None:
+    train(tiny_first(), data / "x.tok", None, tmp_path / "before/seed-0", "cpu", quiet=True)
+    given: dict[str, Any] = {"seeds": 2, "quiet": True, "device": "cpu"}
+    job = Table(["a: tiny_first", f"b: tiny_first start={tmp_path}/before/seed-{{seed}}", "c: tiny_first @1"],
+                data / "x.tok", data / "v.tok", tmp_path / "out", **given)  # fmt: skip
+    with pytest.raises(InputError, match="seed-1"):
+        job.run()
+    train(tiny_first(), data / "x.tok", None, tmp_path / "before/seed-1", "cpu", quiet=True)
+    assert [len(row["seeds"]) for row in job.run()["rows"]] == [2, 2, 1]
+    maps = with_seed(replace(tiny_first(), maps="own-{seed}.maps"), 3)
+    assert isinstance(maps, Run)
+    assert (maps.maps, maps.fit.seed) == ("own-3.maps", 3)
+
+
+def test_no_option_of_the_protocol_is_ignored(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["table", "tiny_first", "--data", f"{data}/x.tok", "--val", f"{data}/v.tok", "--out", f"{tmp_path}/out"]
+    for more, said in ((["--passes", "3"], "--passes belongs to --protocol"), (["--seeds", "0"], "0 seeds")):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, *more])
+        assert ended.value.code == ConfigError.exit_code
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

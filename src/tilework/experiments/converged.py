@@ -118,9 +118,8 @@ class ConvergedTable(Table):
                     yield self._trial(row, seed, best)
 
     def _trial(self, row: Row, seed: int, rate: float) -> Trial:
-        start = None if row.start is None else Path(str(row.start).replace("{seed}", str(seed)))
         run = self.protocol.run(row.run, seed, rate)
-        return Trial(row.name, seed, run, self._data(row), self._validation(row), start, rate)
+        return Trial(row.name, seed, run, self._data(row), self._validation(row), row.start_of(seed), rate)
 
     def _best(self, row: Row, done: Sequence[Outcome]) -> float | None:
         task = task_of(row.run)

@@ -63,11 +63,11 @@ def directory_of(row: str) -> Path:
 
 
 def with_seed(run: Run | Chain, seed: int) -> Run | Chain:
-    """The same settings with another seed, of initial weights, data order and augmentation."""
+    """The same settings with another seed, of initial weights, data order and augmentation; maps may differ by it."""
     if isinstance(run, Chain):
         links = ((link.name, with_seed(link.run, seed)) for link in run.links)
         return Chain(tuple(Link(name, one) for name, one in links if isinstance(one, Run)))
-    return replace(run, fit=replace(run.fit, seed=seed))
+    return replace(run, maps=run.maps.replace("{seed}", str(seed)), fit=replace(run.fit, seed=seed))
 
 
 def task_of(run: Run | Chain) -> Task:

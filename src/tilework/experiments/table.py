@@ -55,6 +55,10 @@ class Row:
         """Number of runs: of a chain, one per link."""
         return len(self.run.links) if isinstance(self.run, Chain) else 1
 
+    def start_of(self, seed: int) -> Path | None:
+        """What a seed starts from."""
+        return None if self.start is None else Path(str(self.start).replace("{seed}", str(seed)))
+
 
 @dataclass(frozen=True)
 class Table:
@@ -69,6 +73,7 @@ class Table:
     deviation: float = 0.01  # assumed standard deviation of accuracy between seeds
     device: str = "auto"
     quiet: bool = False
+    seeds: int = 1  # of rows that do not say how many
 
     def plan(self) -> Plain:
         """Rows, runs and estimated time, after all checks."""
@@ -107,7 +112,7 @@ class Table:
 
     def _versions(self, row: Row) -> list[tuple[Run | Chain, Path | None]]:
         """What a row trains and starts from, as far as its seeds differ in more than their number."""
-        return [(row.run, row.start)]
+        return [(with_seed(row.run, seed), row.start_of(seed)) for seed in range(row.seeds)]
 
     def run(self) -> Plain:
         """All rows, seed by seed, so that every row has a number early; returns what results.json holds."""
@@ -119,7 +124,7 @@ class Table:
         claim(self.out, {**inputs, "settings": list(self.settings)}, "table")
         notice(f"{counted(sum(row.seeds for row in rows), 'run')}; {noise_line(self.deviation)}", self.quiet)
         trials = [
-            Trial(row.name, seed, with_seed(row.run, seed), self._data(row), self._validation(row), row.start)
+            Trial(row.name, seed, with_seed(row.run, seed), self._data(row), self._validation(row), row.start_of(seed))
             for seed in range(max(row.seeds for row in rows))
             for row in rows
             if seed < row.seeds
@@ -131,7 +136,7 @@ class Table:
         name, colon, rest = line.partition(": ")
         text, at, seeds = (rest if colon else line).rpartition("@")
         if not at or "/" in seeds or "=" in seeds:  # an @ inside a setting
-            text, seeds = rest if colon else line, "1"
+            text, seeds = rest if colon else line, str(self.seeds)
         try:
             words = shlex.split(text)
         except ValueError:
