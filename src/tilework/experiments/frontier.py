@@ -259,6 +259,6 @@ def markdown(results: Plain) -> str:
             f"| {row['row']} | {row['bytes']:,.0f} | {row['whole']:,.0f} | {accuracy} | "
             f"{'yes' if row['front'] else ''} | {row['command']} |"
         )
-    if any(row["lacks"] == POOLED for row in results["rows"]):
+    if any(row.get("lacks") == POOLED for row in results["rows"]):
         lines.append("\nPooled features (box, float16, int8, rounded, pq) allow no " + POOLED + ".")
     return "\n".join(lines) + "\n"
