@@ -34,7 +34,7 @@ def served(folder: Path) -> Iterator[FlakyServer]:
 def judged(server: FlakyServer, sound: object) -> str | None:
     """What is wrong with all that a remote store gives; a refusal in one line that names it is right."""
     try:
-        return None if read_store(f"{server.url}/x.tok") == sound else "another content, unnoticed"  # type: ignore[arg-type]
+        return None if read_store(f"{server.url}/x.tok") == sound else "another content, unnoticed"
     except TileworkError as error:
         return None if "x.tok" in str(error) and "\n" not in str(error) else f"file not named: {error}"
     except Exception as error:
@@ -54,7 +54,7 @@ def flaky(count: int, rng: np.random.Generator, folder: Path) -> Trials:
             told = {name: list(faults) for name, faults in server.faults.items()}
             trouble = judged(server, sound)
             server.faults = {}
-            if not trouble and read_store(f"{server.url}/x.tok") != sound:  # type: ignore[arg-type]
+            if not trouble and read_store(f"{server.url}/x.tok") != sound:
                 trouble = "what was kept is not sound"
             yield trouble and f"{told}: {trouble}"
             shutil.rmtree(folder / f"cache-{number}", ignore_errors=True)

@@ -59,7 +59,7 @@ def make_store(path: Path, codec: str = "rans-context") -> None:
         )
 
 
-def read_store(path: Path) -> Any:
+def read_store(path: Path | str) -> Any:
     """All codes, columns, vectors and the card; `verify` must find nothing."""
     store = Store(path)
     codes = [store.batch(np.arange(len(store)), view).tobytes() for view in range(store.views)]
