@@ -19,6 +19,7 @@ from tilework.data import TokenSource
 from tilework.experiments import runner
 from tilework.experiments.converged import ConvergedTable, markdown
 from tilework.experiments.protocol import Protocol, plateau
+from tilework.experiments.table_runs import runs_in
 from tilework.layers.stems import TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
@@ -103,6 +104,32 @@ def test_a_table_goes_on_from_its_results_alone(data: Path, tmp_path: Path, titl
     assert all(title.startswith("b ") for title in titles)
     assert after["rows"][0]["top1"] == before["rows"][0]["top1"]
     assert [t for t in after["trials"] if t["row"] == "a"] == before["trials"]
+
+
+def test_rows_that_a_command_does_not_name_stay(data: Path, tmp_path: Path, titles: list[str]) -> None:
+    before = table(data, tmp_path / "t", "a: first", "b: second").run()
+    titles.clear()
+    after = table(data, tmp_path / "t", "c: first fit.batch=3").run()
+    assert all(title.startswith("c ") for title in titles)
+    assert [row["row"] for row in after["rows"]] == ["a", "b", "c"]
+    for row, now in zip(before["rows"], after["rows"][:2], strict=True):
+        assert now == {**row, "resolved": now["resolved"]}
+    assert after["rows"][2]["differences"] == pytest.approx(
+        [c - a for a, c in zip(after["rows"][0]["top1"], after["rows"][2]["top1"], strict=True)]
+    )
+    assert [trial for trial in after["trials"] if trial["row"] != "c"] == before["trials"]
+    assert "| b | " in (tmp_path / "t/table.md").read_text()
+
+
+def test_runs_that_are_gone_are_trained_again_on_request(data: Path, tmp_path: Path, titles: list[str]) -> None:
+    before = table(data, tmp_path / "t", "a: first", "b: second").run()
+    rate = before["rows"][0]["rate"]
+    shutil.rmtree(tmp_path / "t/runs/a")
+    titles.clear()
+    after = replace(table(data, tmp_path / "t", "a: first", "b: second"), restore=True).run()
+    assert titles == [f"a seed {seed} rate {rate:g}" for seed in (0, 1)]
+    assert after["rows"][0]["top1"] == before["rows"][0]["top1"]
+    assert len(runs_in(tmp_path / "t")) == 4
 
 
 def test_rows_of_a_seed_share_images_and_seeds_do_not(data: Path) -> None:
@@ -227,3 +254,6 @@ def test_the_command(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["runs"] == 6
     assert run("--rates", "0.001", "0.01") == 0
     assert "converged" in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "t/runs")
+    assert run("--rates", "0.001", "0.01", "--restore") == 0
+    assert len(runs_in(tmp_path / "t")) == 4

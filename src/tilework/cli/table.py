@@ -29,6 +29,7 @@ def table(
     rates: Annotated[tuple[float, ...], arg(metavar="FLOAT ...", help_behavior_hint="(optional)")] = (),
     held: Annotated[int | None, OPTIONAL] = None,
     seeds: Annotated[int | None, OPTIONAL] = None,
+    restore: Annotated[bool, arg(help_behavior_hint="")] = False,
     device: Device = "auto",
     dry_run: DryRun = False,
     json: Json = False,
@@ -65,6 +66,8 @@ def table(
         rates: Learning rates to choose from, for every row (0.0005 0.001 0.002).
         held: Other training images, which judge the rates (2000).
         seeds: Seeds of every row that names none with @ (1; 3 with --protocol).
+        restore: Train again, at the chosen rates, runs that results.json has figures of but that were removed: for
+            commands that need the models. Belongs to --protocol.
     """
     from tilework.core.errors import ConfigError
     from tilework.experiments.table import RESULTS, Table, markdown
@@ -73,6 +76,8 @@ def table(
     asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if alone := [name for name in asked if not protocol and name != "seeds"]:
         raise ConfigError(f"--{alone[0]} belongs to --protocol", "add that, or set fit.steps and samples by --settings")
+    if restore and not protocol:
+        raise ConfigError("--restore belongs to --protocol", "add that; other tables train removed runs again anyway")
     if seeds is not None and seeds < 1:
         raise ConfigError(f"{seeds} seeds", "give 1 or more to --seeds")
     job = Table(rows, data, val, out, settings, artefacts.found(), deviation, device, json, seeds or 1)
@@ -82,7 +87,7 @@ def table(
 
         chosen = Protocol(**asked)
         same = (rows, data, val, out, settings, artefacts.found(), deviation, device, json)
-        job, markdown = converged.ConvergedTable(*same, protocol=chosen), converged.markdown
+        job, markdown = converged.ConvergedTable(*same, protocol=chosen, restore=restore), converged.markdown
     if dry_run:
         show(job.plan(), json)
         return

@@ -1,7 +1,7 @@
 """Tables of converged runs, by the protocol of `experiments/protocol.py`.
 
 OUT/results.json has every trial, its curve and its cost: with that file alone a table goes on where its runs were
-removed. Two processes started with the same command share the runs.
+removed. Rows that a later command does not name stay in it. Two processes started with the same command share the runs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -36,6 +36,7 @@ class ConvergedTable(Table):
     """A table whose rows are trained to convergence on a small part of the data."""
 
     protocol: Protocol = field(default_factory=Protocol)
+    restore: bool = False  # train again what results.json has figures of but whose runs are gone
 
     def plan(self) -> Plain:
         """Rows, runs and estimated time, after all checks."""
@@ -95,6 +96,8 @@ class ConvergedTable(Table):
         inputs = {name: None if p is None else str(p) for name, p in self._inputs().items()}
         claim(self.out, {**inputs, "settings": list(self.settings), "protocol": encode(self.protocol)}, "table")
         known = self._known(rows)
+        if self.restore:
+            known = {path: one for path, one in known.items() if not self._lost(one, rows, list(known.values()))}
         notice(f"{counted(len(rows) * self._runs_per_row, 'run')}; {self._noise()}", self.quiet)
         done = run_trials(
             (),
@@ -132,6 +135,26 @@ class ConvergedTable(Table):
             return None
         return self.protocol.best(held, task.higher_is_better)
 
+    def _lost(self, outcome: Outcome, rows: Sequence[Row], known: Sequence[Outcome]) -> bool:
+        """Whether an outcome has the rate that was chosen for its row, and its run is gone."""
+        row = next(row for row in rows if row.name == outcome.trial.row)
+        directory = self.out / outcome.trial.directory / "run"
+        return outcome.trial.rate == self._best(row, known) and not directory.is_dir()
+
+    def _with_earlier(self, rows: Sequence[Row]) -> list[Row]:
+        """Rows of results.json, in their order and also where this command does not name them, then new ones."""
+        named = {row.name: row for row in rows}
+        try:
+            plain = json.loads((self.out / RESULTS).read_bytes())
+            earlier = [(row["row"], row["line"], plain["settings"][row["row"]]) for row in plain["rows"]]
+        except FileNotFoundError:
+            return list(rows)
+        found = [
+            named.pop(name) if name in named else replace(self._row(line), run=decode(Run | Chain, settings))
+            for name, line, settings in earlier
+        ]
+        return [*found, *named.values()]
+
     def _known(self, rows: Sequence[Row]) -> dict[Path, Outcome]:
         """Outcomes that results.json has already, whether or not their runs are still there."""
         file = self.out / RESULTS
@@ -158,6 +181,7 @@ class ConvergedTable(Table):
 
     def _report(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> Plain:
         with locked(self.out):  # another process may have more of them
+            rows = self._with_earlier(rows)
             outcomes = list({**self._known(rows), **{o.trial.directory: o for o in outcomes}}.values())
             results = self._results(rows, outcomes)
             write_json(self.out / RESULTS, results)
@@ -180,7 +204,7 @@ class ConvergedTable(Table):
         deviation, degrees = paired_deviation(whole)
         smallest = resolvable(deviation, self.protocol.seeds, self.protocol.seeds, degrees) if degrees else None
         table: list[Plain] = []
-        for row, line in zip(rows, self.lines, strict=True):
+        for row in rows:
             mine, own = [o for o in used if o.trial.row == row.name], values[row.name]
             shared = sorted(own.keys() & values[rows[0].name].keys())
             pairs = [own[seed] - values[rows[0].name][seed] for seed in shared]
@@ -194,7 +218,7 @@ class ConvergedTable(Table):
             table.append(
                 {
                     "row": row.name,
-                    "line": line,
+                    "line": row.line,
                     "rate": best[row.name],
                     "held_by_rate": held,
                     "seeds": sorted(own),

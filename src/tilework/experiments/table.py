@@ -49,6 +49,7 @@ class Row:
     seeds: int
     data: Location | None = None  # of its own
     val: Location | None = None
+    line: str = ""  # as it was written
 
     @property
     def links(self) -> int:
@@ -156,7 +157,7 @@ class Table:
             run = resolve(resolve(known, None, self.settings), None, settings)
         data, val = (location(own[key]) if key in own else None for key in ("data", "val"))
         start = Path(own["start"]) if "start" in own else None
-        return Row(name if colon else recipe, run, start, int(seeds), data, val)
+        return Row(name if colon else recipe, run, start, int(seeds), data, val, line)
 
     def _data(self, row: Row) -> tuple[Location, ...]:
         return (row.data or self.data,) * row.links
@@ -185,7 +186,7 @@ class Table:
         order = [row.name for row in rows]
         summary = summarise(sorted(outcomes, key=lambda o: order.index(o.trial.row)), task.metric)
         deviation, degrees = pooled_deviation([row[task.metric] for row in summary.values()])
-        lines = dict(zip((row.name for row in rows), self.lines, strict=True))
+        lines = {row.name: row.line for row in rows}
         table = [
             {
                 "row": name,

@@ -30,5 +30,6 @@ def runs_in(path: Path) -> tuple[Path, ...]:
     if not found:
         raise InputError(f"{path} has no row whose rate is chosen", "finish the table, or give single runs")
     if missing := [run for run in found if not run.is_dir()]:
-        raise InputError(f"{missing[0]} is gone, of the runs that {file} names", "run the table again, or give others")
+        what = f"{missing[0]} is gone, of the runs that {file} names"
+        raise InputError(what, "repeat the table with --restore, or give others")
     return tuple(found)
