@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-import faults.__main__  # noqa: F401  enters every row
+import faults.__main__
 from faults.damage import judge, made
 from faults.matrix import ROWS, Outcome, Row
 from faults.things import THINGS
@@ -28,6 +30,33 @@ def test_a_few_faults_of_each_kind(row: Row, tmp_path: Path) -> None:
 def test_every_row_has_its_own_name() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
     assert {row.number for row in ROWS} <= set(range(1, 16))
+
+
+def test_trials_add_up_over_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+
+    def trials(count: int, rng: np.random.Generator, folder: Path) -> Iterator[str | None]:
+        for _ in range(count):
+            drawn.append(int(rng.integers(1 << 30)))
+            yield "broken" if fails else None
+
+    def call(share: str) -> dict[str, Any]:
+        monkeypatch.setattr("sys.argv", ["faults", "--share", share, "--out", str(tmp_path / "faults.json")])
+        with pytest.raises(SystemExit) as ended:
+            faults.__main__.main()
+        assert ended.value.code == fails
+        return dict(json.loads((tmp_path / "faults.json").read_text())["some"])
+
+    fails = False
+    monkeypatch.setattr(faults.__main__, "ROWS", [Row(1, "some", 10, 0, trials)])
+    assert call("0.4")["tried"] == 4
+    assert call("0.4")["tried"] == 4
+    assert len(drawn) == 4
+    assert (call("1")["tried"], call("1")["seeds"]) == (10, 2)
+    assert len(set(drawn)) == 10
+    fails = True
+    monkeypatch.setattr(faults.__main__, "ROWS", [Row(1, "some", 12, 0, trials)])
+    assert (call("1")["tried"], call("1")["passed"]) == (12, 0)  # after a failure it begins anew
 
 
 def test_unnoticed_damage_would_be_told(tmp_path: Path) -> None:

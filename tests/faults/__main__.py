@@ -3,8 +3,9 @@
     python -m faults [NAME ...] [--share 1.0] [--seconds S] [--seed 0] [--out FILE] [--page docs/faults.md]
 
 NAME: part of a row's name; all rows without one. --share: of the nightly number of trials. --seconds: of each row, in
-which it makes as many trials as it can, in place of a number. Rows that the file holds already with as many trials, or
-as many seconds, are not run again. Exit code 1 if a trial failed.
+which it makes as many trials as it can, in place of a number. Trials add up over several calls with one file: a row
+goes on with another seed until it has as many trials, or seconds, as are asked for. A row with failures, and one that
+tries every place there is, begins anew. Exit code 1 if a trial failed.
 """
 
 from __future__ import annotations
@@ -48,6 +49,14 @@ def run(row: Row, count: int, seed: int, seconds: float = inf) -> Outcome:
     return outcome
 
 
+def counted(row: Row, kept: dict[str, Any] | None) -> Outcome:
+    """What a file holds of a row and more trials can be added to."""
+    if kept is None or kept["passed"] < kept["tried"] or (row.full >= EVERY and not kept.get("whole")):
+        return Outcome(row.name)
+    whole, seeds = kept.get("whole", False), kept.get("seeds", 1)
+    return Outcome(row.name, kept["tried"], kept["passed"], kept["seconds"], [], seeds, whole)
+
+
 def table(kept: dict[str, Any]) -> str:
     """Counts as markdown, rows in the order of their numbers."""
     lines = ["| row | fault | tried | passed | asked | minutes |", "|---|---|---|---|---|---|"]
@@ -76,12 +85,14 @@ def main() -> None:
     kept = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
     failed = 0
     for row in chosen:
-        count = EVERY if options.seconds else max(1, round(row.full * options.share))
-        before = kept.get(row.name)
-        enough = before and (before["seconds"] >= options.seconds if options.seconds else before["asked"] >= count)
-        if enough and before["passed"] == before["tried"]:
+        before = counted(row, kept.get(row.name))
+        wanted = EVERY if options.seconds else max(1, round(row.full * options.share))
+        count = wanted - before.tried
+        seconds = options.seconds - before.seconds if options.seconds else inf
+        if count <= 0 or seconds <= 0 or before.whole:
             continue
-        found = run(row, count, options.seed, options.seconds or inf)
+        found = run(row, count, options.seed + before.seeds, seconds)
+        found.whole = row.full >= EVERY and not options.seconds and options.share == 1
         failed += found.tried - found.passed
         print(
             f"{row.number:2d}  {row.name:<40} {found.passed:>7,} of {found.tried:>7,}  {found.seconds:8.1f} s",
@@ -89,8 +100,7 @@ def main() -> None:
         )
         for trouble in dict.fromkeys(found.failures):
             print(f"      {trouble}", flush=True)
-        asked = found.tried if options.seconds else count
-        kept[row.name] = {"number": row.number, "asked": asked, "seed": options.seed, **asdict(found)}
+        kept[row.name] = {"number": row.number, "seed": options.seed, **asdict(before.plus(found))}
         if options.out:
             options.out.write_text(json.dumps(kept, indent=1) + "\n")
     if options.page:

@@ -32,6 +32,8 @@ class Outcome:
     passed: int = 0
     seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
+    seeds: int = 0  # that trials were drawn with, one after another
+    whole: bool = False  # whether every place there is was tried
 
     def count(self, trouble: str | None) -> None:
         """Add a trial."""
@@ -39,6 +41,12 @@ class Outcome:
         self.passed += trouble is None
         if trouble is not None and len(self.failures) < KEPT:
             self.failures.append(trouble)
+
+    def plus(self, more: Outcome) -> Outcome:
+        """Both, of other seeds."""
+        tried, passed, seconds = self.tried + more.tried, self.passed + more.passed, self.seconds + more.seconds
+        failures = (self.failures + more.failures)[:KEPT]
+        return Outcome(self.row, tried, passed, round(seconds, 1), failures, self.seeds + 1, more.whole)
 
 
 ROWS: list[Row] = []
