@@ -340,6 +340,7 @@ def test_partly_the_encoder_gets_the_most_that_can_be_visible(judged: float) -> 
         ({"judged": 1.5}, r"\[0, 1\]"),
         ({"judged": 0.0}, "nothing to predict"),
         ({"deviation": 0.0}, "must be positive"),
+        ({"table_deviation": 0.0}, "must be positive"),
         ({"hidden": "half"}, "dropped"),
         ({"fill": "zero"}, "mask"),
         ({"table": "own"}, "learnt"),
@@ -366,6 +367,20 @@ def test_all_but_the_random_table_start_as_the_codebook() -> None:
     scaled = objective(codebook, standardise=True).table.weight
     torch.testing.assert_close(scaled.mean(0), torch.zeros(DIM), atol=1e-5, rtol=0)
     torch.testing.assert_close(scaled.std(0), torch.full((DIM,), 0.02), atol=1e-4, rtol=0.01)
+
+
+def test_a_wider_table_answers_sharper_and_sees_the_same() -> None:
+    narrow, wide = (objective(noise(40, DIM), table_deviation=deviation) for deviation in (0.02, 0.2))
+    torch.testing.assert_close(wide.table.weight, 10 * narrow.table.weight)
+    assert F.cosine_similarity(wide.table.vectors(), narrow.table.vectors()).min() > 0.99
+    vectors = F.layer_norm(
+        wide.table.weight.detach(), (DIM,)
+    )  # the best that a normalised decoder can say of each code
+    best = [
+        F.cross_entropy(F.linear(vectors, one.table.weight), torch.arange(40)).item() - log(40)
+        for one in (narrow, wide)
+    ]
+    assert best[1] < 5 * best[0] < 0, "hidden codes can be told from others, not only guessed"
 
 
 def test_codes_are_normalised_and_the_answers_leave_the_table_alone() -> None:

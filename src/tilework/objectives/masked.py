@@ -32,8 +32,6 @@ from tilework.objectives.task import Task
 from tilework.tokenizers import Tokenizer
 from tilework.tokenizers.tokenizer import decoder_of
 
-SMALL = 0.02  # deviation of a learnt table at first: answers begin near chance; for the input, the norm undoes it
-
 
 @ObjectiveConfig.choices.add("masked")
 @dataclass(frozen=True)
@@ -47,6 +45,9 @@ class MaskedConfig(ObjectiveConfig):
     hidden: Literal["dropped", "partly"] = "dropped"  # partly: the least share; others enter as a vector (published)
     fill: Literal["mask", "class"] = "mask"  # what the decoder sees of hidden patches
     table: Literal["learnt", "frozen", "random"] = "learnt"  # vectors of codes; all but random start as the codebook
+    # deviation of a learnt table at first. Answers are products with it and grow no sharper than its vectors are long;
+    # 0.02 is published, for 400 epochs. For the input, the norm undoes it
+    table_deviation: float = 0.02
     standardise: bool = False  # as in 'embed'
     detach: bool = True  # the table learns from what is seen alone, not from the answers
     width: int = 512  # of the decoder
@@ -63,8 +64,8 @@ class MaskedConfig(ObjectiveConfig):
             raise ValueError(f"mask ratios {low} to {high}, {self.judged} in evaluation: they must lie in [0, 1]")
         if high == 0 or self.judged == 0:
             raise ValueError("a mask ratio of 0 leaves nothing to predict")
-        if self.deviation <= 0:
-            raise ValueError(f"deviation is {self.deviation} but must be positive")
+        if self.deviation <= 0 or self.table_deviation <= 0:
+            raise ValueError(f"deviations are {self.deviation} and {self.table_deviation} but must be positive")
         if not 0 <= self.smoothing < 1 or not 0 <= self.dropout < 1 or min(self.width, self.depth, self.heads) < 1:
             raise ValueError("smoothing and dropout must lie in [0, 1), width, depth and heads must be at least 1")
 
@@ -97,7 +98,7 @@ class Masked(Objective):
         vectors = torch.from_numpy(codebook.table(config.standardise))
         start = torch.randn_like(vectors) if config.table == "random" else vectors / vectors.std().clamp(min=1e-6)
         trained = config.learns_table  # what stays the codebook is not normalised either
-        start = SMALL * start if trained else vectors
+        start = config.table_deviation * start if trained else vectors
         self.table = CodeTable(start, norm=trained, dropout=config.dropout, trained=trained)
         self.bias = nn.Parameter(torch.zeros(len(vectors)))
         self.patch, width = _visible_patch(model, vectors.shape[1])

@@ -161,8 +161,9 @@ def small_model(model: ModelConfig) -> ModelConfig:
 def small_objective(objective: ObjectiveConfig, standardise: bool) -> ObjectiveConfig:
     """Smaller parts that only training needs."""
     match objective:
-        case MaskedConfig():
-            return replace(objective, width=128, depth=2, heads=4, standardise=standardise)
+        case MaskedConfig():  # a table that can answer sharply from the first step: there is no time to grow
+            objective = replace(objective, width=128, depth=2, heads=4, standardise=standardise)
+            return replace(objective, table_deviation=0.2)
         case ClassifyCodesConfig():
             return replace(objective, standardise=standardise)
         case MocoConfig():
