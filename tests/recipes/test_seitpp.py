@@ -330,6 +330,7 @@ def test_small_recipes_are_the_large_ones_in_miniature(small: str) -> None:
         large = theirs.objective
         assert isinstance(large, MaskedConfig)
         sizes = {"width": large.width, "depth": large.depth, "heads": large.heads, "standardise": False}
+        sizes["table_deviation"] = large.table_deviation
         assert replace(mine.objective, **sizes) == large  # type: ignore[arg-type]
 
 
