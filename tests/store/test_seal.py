@@ -589,3 +589,17 @@ def test_memory_does_not_grow_with_the_images(tmp_path: Path, monkeypatch: pytes
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert (peaks[1] - peaks[0]) / (40 * 256) < 8  # bytes per image; names alone have 13 characters
+
+
+@pytest.mark.parametrize("receipt", ["[{", "[]", "{}", '{"shards": [{"file": "../../victim.txt"}]}', "null", ""])
+def test_a_receipt_that_is_damaged_or_forged_is_written_again(tmp_path: Path, receipt: str) -> None:
+    """It names no file: a range is coded again, and nothing outside the spool is touched."""
+    ids = some([3, 7, 9, 11], 12)
+    sealed(tmp_path / "whole.tok", ids, shard_images=4)
+    spool = spooled(tmp_path / "x.tok", ids)
+    seal_share(spool, SealOptions(shard_images=4), 0, 1)
+    (tmp_path / "victim.txt").write_text("mine")
+    (spool.path / "sealing/00001/range.json").write_text(receipt)
+    seal(spool, tmp_path / "x.tok", shard_images=4)
+    assert (tmp_path / "victim.txt").read_text() == "mine"
+    assert files(tmp_path / "x.tok") == files(tmp_path / "whole.tok")

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilework.core.errors import ConfigError, InputError, OutputError
-from tilework.store import Store, StoreWriter
+from tilework.store import Plan, Spool, Store, StoreWriter, spool_of
 
 INTEGERS = [np.uint8, np.int8, np.uint16, np.int32, np.int64, np.uint64]
 
@@ -288,3 +288,33 @@ def test_writer_can_be_used_again_after_a_failure(tmp_path: Path) -> None:
     with writer:
         writer.add(zeros(1) + 4, [0], ["z"])
     assert Store(tmp_path / "out.tok").column("key") == ["z"]
+
+
+@pytest.mark.parametrize("kind", ["notes", "tokenize"])
+def test_what_others_left_in_the_spool_is_refused_and_kept(tmp_path: Path, kind: str) -> None:
+    spool = spool_of(tmp_path / "x.tok")
+    if kind == "notes":
+        (spool / "notes").mkdir(parents=True)
+        (spool / "notes/thesis.txt").write_text("x")
+    else:  # an interrupted 'tilework tokenize': its plan says how many parts there will be
+        plan = Plan(vocabulary=8, grid=(2, 2), classes=("a", "b"), parts=3)
+        Spool.create(spool, plan, np.zeros((8, 2), np.float32)).put(0, zeros(), {"label": np.zeros(3, np.int64)})
+    before = files(spool)
+    with pytest.raises(OutputError, match="of another command"):
+        write(tmp_path / "x.tok", zeros())
+    assert files(spool) == before
+    assert not (tmp_path / "x.tok").exists()
+
+
+def test_what_a_killed_writer_left_is_cleared(tmp_path: Path) -> None:
+    spool = spool_of(tmp_path / "x.tok")
+    writer = StoreWriter(tmp_path / "x.tok", np.zeros((8, 2), np.float32), ["a", "b"]).__enter__()
+    writer.add(zeros(), [0, 1, 0], ["x", "y", "z"])
+    writer._flush()
+    writer._locks.close()  # as the end of the process does
+    assert {"writer", "plan.json", "parts"} <= {file.name for file in spool.iterdir()}
+    (spool / ".plan.json.0.tmp").write_text("half")
+    assert len(write(tmp_path / "x.tok", zeros(5))) == 5
+    Spool.create(spool_of(tmp_path / "y.tok"), Plan(8, (2, 2), ("a", "b")), np.zeros((8, 2), np.float32))
+    assert len(write(tmp_path / "y.tok", zeros(4))) == 4  # of an earlier version, or half removed
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["x.tok", "y.tok"]

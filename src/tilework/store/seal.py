@@ -31,6 +31,7 @@ from tilework.core.codebook import cut_synonyms
 from tilework.core.config import decode
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError, TileworkError
 from tilework.core.files import locked, sha256, sync_tree, write, write_json
+from tilework.core.sealed import read_json, write_sealed
 from tilework.store.choose import FAST, RUN, SAMPLE_TOKENS, STACKED, choose_codec, runs
 from tilework.store.codec import Codec, codecs
 from tilework.store.columns import (
@@ -52,6 +53,7 @@ from tilework.version import __version__
 TOGETHER = 4096  # records coded in one call
 SHARD_IMAGES = 1 << 16
 HELD_CODES = 1 << 26  # gathered at a time
+RECEIPT = "range.json"  # of a range, written when it is whole
 SHUFFLE = 0  # seed of the order of images in a shuffled store
 Progress = Callable[[int, int], None]
 
@@ -208,6 +210,15 @@ class Settled:
     shared: bool  # between processes that code ranges
 
 
+@dataclass(frozen=True)
+class CodedShard:
+    """A shard of a coded range."""
+
+    records: int
+    crc: int
+    file: File
+
+
 class Sealing:
     """A spool whose codes and codec are settled: ranges of its images are coded in any order, then put together."""
 
@@ -256,10 +267,19 @@ class Sealing:
 
     def _is_coded(self, number: int) -> bool:
         """Whether a range is whole: an earlier process may have been killed when it had moved some shards already."""
-        receipt = self._folder(number) / "range.json"
-        return receipt.is_file() and all(
-            (self.spool.path / entry["file"]).is_file() for entry in json.loads(receipt.read_bytes())
-        )
+        try:
+            return all(_holds(file, entry.file) for file, entry in self._coded(number))
+        except DamageError:  # it is coded again, to the same bytes
+            return False
+
+    def _coded(self, number: int) -> list[tuple[Path, CodedShard]]:
+        """Shards of a range and what its receipt says of them; their names follow from their number."""
+        receipt = read_json(self._folder(number) / RECEIPT)
+        try:
+            entries: list[CodedShard] = decode(list[CodedShard], receipt["shards"])
+        except (KeyError, ConfigError) as error:
+            raise DamageError(f"{self._folder(number) / RECEIPT} is malformed", "seal again") from error
+        return [(self._folder(number) / f"{i:05d}.tiles", entry) for i, entry in enumerate(entries)]
 
     def code(self, numbers: Sequence[int], progress: Progress = _silent) -> None:
         """Code some ranges. What is there already is written again, with the same bytes."""
@@ -277,8 +297,8 @@ class Sealing:
         shards = write_shards(self.spool.path, f"sealing/{number:05d}", chunks, most, first=first)
         columns = {name: join_values(values) for name, values in held.items()}
         write(folder / "columns.safetensors", save(pack_columns(columns)))
-        files = [{**asdict(entry), **asdict(_file(self.spool.path / entry.file))} for entry in shards]
-        write_json(folder / "range.json", files)
+        found = [CodedShard(entry.records, entry.crc, _file(self.spool.path / entry.file)) for entry in shards]
+        write_sealed(folder / RECEIPT, {"shards": [asdict(entry) for entry in found]})
 
     def _chunks(
         self, images: range, held: dict[str, list[Values]], progress: Callable[[int], None]
@@ -334,11 +354,11 @@ class Sealing:
         files: dict[str, File] = {}
         (root / "shards").mkdir(parents=True)
         for number in range(len(self.ranges)):
-            for entry in json.loads((self._folder(number) / "range.json").read_bytes()):
+            for file, entry in self._coded(number):
                 name = f"shards/{len(shards):05d}.tiles"
-                (self.spool.path / entry["file"]).rename(root / name)
-                shards.append(ShardEntry(name, entry["records"], entry["crc"]))
-                files[name] = File(entry["bytes"], entry["sha256"])
+                file.rename(root / name)
+                shards.append(ShardEntry(name, entry.records, entry.crc))
+                files[name] = entry.file
         if tables := self.coder.tables():
             write(root / "tables.safetensors", save(tables))
         tensors = {"codebook": _narrow_vectors(self.spool.codebook[used])}
@@ -458,6 +478,10 @@ def _sample(spool: Spool, order: ImageOrder) -> np.ndarray:
         rows = np.flatnonzero(part == number)
         ids[rows] = spool.take(number, local[rows]).ids.reshape(-1, views, length)
     return ids[row, records % views]
+
+
+def _holds(path: Path, file: File) -> bool:
+    return path.is_file() and path.stat().st_size == file.bytes
 
 
 def _file(path: Path) -> File:

@@ -15,13 +15,14 @@ from types import TracebackType
 import numpy as np
 
 from tilework.core.errors import InputError, OutputError
-from tilework.core.files import locked, make_directory
+from tilework.core.files import locked, make_directory, write
 from tilework.store.codec import check_codes
 from tilework.store.columns import Values, entry_of, join_values
 from tilework.store.manifest import Frame
 from tilework.store.seal import SHARD_IMAGES, clear, seal
-from tilework.store.spool import LARGEST_VOCABULARY, Plan, Spool, spool_of
+from tilework.store.spool import LARGEST_VOCABULARY, LAST, Plan, Spool, spool_of
 
+MARK = "writer"  # a file in spools of this module
 PART_TOKENS = 1 << 22  # codes held in memory before they are spooled
 
 
@@ -62,15 +63,16 @@ class StoreWriter:
         try:
             with ExitStack() as stack:
                 stack.enter_context(locked(self._spool_path))
-                for left in self._spool_path.iterdir():  # files of a process that was killed
-                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+                _clear_own(self._spool_path)
+                write(self._spool_path / MARK, b"")
                 self._locks = stack.pop_all()
         except OSError as error:
             raise OutputError(f"cannot clear {self._spool_path}", str(error)) from error
         except OutputError as error:
             if not isinstance(error.__cause__, BlockingIOError):
                 with suppress(OSError):
-                    self._spool_path.rmdir()
+                    (self._spool_path / MARK).unlink(missing_ok=True)
+                    self._spool_path.rmdir()  # unless it holds something
             raise
         return self
 
@@ -138,3 +140,17 @@ class StoreWriter:
         self._spool.put(self._parts, ids, columns)
         self._parts += 1
         self._held.clear()
+
+
+def _clear_own(spool: Path) -> None:
+    """Remove what a writer that was killed has left; refuse what others have put there."""
+    left = [file for file in spool.iterdir() if not (file.name.startswith(".") and file.name.endswith(".tmp"))]
+    own = (spool / MARK).is_file() or (
+        {file.name for file in left} <= set(LAST)
+        and not ((spool / "plan.json").is_file() and Spool.open(spool).plan.parts)
+    )
+    if left and not own:
+        what = f"{spool} holds files of another command, perhaps of an unfinished 'tilework tokenize'"
+        raise OutputError(what, "finish that, remove the folder, or choose another output")
+    for file in spool.iterdir():
+        shutil.rmtree(file) if file.is_dir() else file.unlink()

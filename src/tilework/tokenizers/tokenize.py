@@ -25,8 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tilework.core.errors import BrokenImagesError, ConfigError, InputError, OutputError
+from tilework.core.config import decode
+from tilework.core.errors import BrokenImagesError, ConfigError, DamageError, InputError, OutputError
 from tilework.core.files import write, write_json
+from tilework.core.sealed import read_json, write_sealed
 from tilework.data.detected import COLUMN, SIDES, ObjectFolder, pack_objects
 from tilework.data.image_files import Broken, Frame, attempt, decode_image
 from tilework.data.image_folder import ImageFolder, Images
@@ -190,7 +192,7 @@ def spool_share(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Spool every world-th part that is not there yet, beginning with number `rank`."""
-    done, broken = set(spool.done()), _receipts(spool)[1]
+    done, broken = set(spool.done()), [one for receipt in _receipts(spool) for one in receipt.broken]
     mine = range(rank, spool.plan.parts, world)
     total = sum(count_images(images, job, number) for number in mine)
     seen = sum(count_images(images, job, number) for number in mine if number in done)
@@ -244,7 +246,7 @@ def _put(images: Images, job: Tokenizing, spool: Spool, number: int, part: _Batc
     if job.boxes:
         strays = images.strays if isinstance(images, ObjectFolder) and number == 0 else ()
         receipt["boxes"] = [asdict(one) for one in (*strays, *part.unusable)]
-    write_json(spool.path / f"receipts/{number:05d}.json", receipt)
+    write_sealed(_receipt_file(spool, number), receipt)
     shape = (job.views, *spool.plan.grid) if job.views > 1 else spool.plan.grid
     columns: dict[str, Values] = {"label": images.labels[part.kept], "key": [images.key(i) for i in part.kept]}
     if job.views > 1:
@@ -269,11 +271,11 @@ def finish(
     code_ranges: Callable[[Spool, Sequence[int], Callable[[int, int], None]], None] | None = None,
 ) -> list[Broken]:
     """Seal a spool and list what could not be read in OUT.quarantine.json."""
-    images, broken = _receipts(spool)
+    receipts = _receipts(spool)
+    broken = [one for receipt in receipts for one in receipt.broken]
     if broken:
-        check_broken(broken, images, max_broken)
-    receipts = [json.loads(file.read_bytes()) for file in sorted((spool.path / "receipts").glob("*.json"))]
-    boxes = [entry for receipt in receipts for entry in receipt.get("boxes", [])]
+        check_broken(broken, sum(receipt.images for receipt in receipts), max_broken)
+    boxes = [entry for receipt in receipts for entry in receipt.boxes]
     if pooled := sorted((spool.path / POOLED).glob("*.npy")):
         found = [features for file in pooled if len(features := np.load(file))]
         write(pooled_of(out), _npy(np.concatenate(found)))
@@ -317,17 +319,35 @@ def count_images(images: Images, job: Tokenizing, number: int) -> int:
     return min(job.part, len(images) - number * job.part)
 
 
-def _receipts(spool: Spool) -> tuple[int, list[Broken]]:
-    """Images that were looked at, and those of them that cannot be read."""
-    receipts = [json.loads(file.read_bytes()) for file in sorted((spool.path / "receipts").glob("*.json"))]
-    broken = [Broken(**entry) for receipt in receipts for entry in receipt["broken"]]
-    return sum(receipt["images"] for receipt in receipts), broken
+@dataclass(frozen=True)
+class Receipt:
+    """What a part was made of, and what it lacks."""
+
+    images: int
+    broken: tuple[Broken, ...]
+    boxes: tuple[dict[str, Any], ...] = ()  # that cannot be used
+
+
+def _receipt_file(spool: Spool, number: int) -> Path:
+    return spool.path / f"receipts/{number:05d}.json"
+
+
+def _receipts(spool: Spool) -> list[Receipt]:
+    return [_receipt(file) for file in sorted((spool.path / "receipts").glob("*.json"))]
+
+
+def _receipt(file: Path) -> Receipt:
+    body = read_json(file)
+    try:
+        receipt: Receipt = decode(Receipt, body)
+    except ConfigError as error:
+        raise DamageError(f"{file} is malformed", f"remove it with its part and tokenize again ({error})") from error
+    return receipt
 
 
 def check_receipt(spool: Spool, number: int, broken: list[Broken], total: int, max_broken: float) -> None:
     """Add the images that a part lacks to those known; refuse too many."""
-    receipt = json.loads((spool.path / f"receipts/{number:05d}.json").read_bytes())
-    broken += [Broken(**entry) for entry in receipt["broken"]]
+    broken += _receipt(_receipt_file(spool, number)).broken
     check_broken(broken, total, max_broken)
 
 
