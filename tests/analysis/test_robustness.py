@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from small_data import write_images
 from tilework.analysis.robustness import Robustness
 from tilework.analysis.robustness.report import _over_seeds
 from tilework.augment import CentreCrop, Embed, Normalise
 from tilework.cli.main import main
-from tilework.core.errors import ConfigError, InputError, OutputError
+from tilework.cli.robustness import _radius
+from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
 from tilework.data import ImageFolder
 from tilework.evaluation.from_pixels import FromPixels, calibration_error
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
@@ -159,7 +161,7 @@ def test_the_command_measures_both_kinds_on_the_same_bytes(
         checks = {check["check"] for check in run["checks"]}
         assert {"gradients are not zero", "random signs are not stronger", "square is not stronger"} <= checks
         assert {"eps 255/255 leaves none", "more steps are not weaker"} <= checks
-        assert ("it moves more codes than random signs" in checks) == (name == "token")
+        assert ("it moves no fewer codes than random signs" in checks) == (name == "token")
         assert run["shifts"]["again"]["accuracy"] >= 0
         assert "mce" not in run
     assert set(results["runs"]["token"]["codes"]) == {"any", "near", "random", "random-near"}
@@ -205,13 +207,142 @@ def test_runs_of_one_tokenizer_encode_an_image_once(
     assert alone["again"]["corruptions"] == results["again"]["corruptions"]
 
 
+def test_a_later_command_adds_to_what_is_known(made: Path, tmp_path: Path) -> None:
+    """The worst is over all attacks ever made on these images, and no table is lost."""
+    out = tmp_path / "o"
+    first = job(made, out, corruptions=("contrast",), attacks=("apgd-ce",), steps=2, eps=(8 / 255,)).run()["runs"][
+        "token"
+    ]
+    asked = job(made, out, attacks=("square", "apgd-ce"), steps=3, queries=2, eps=(0.0, 2 / 255, 8 / 255), codes=(3, 1))
+    found = asked.run()
+    both = found["runs"]["token"]
+    assert both["corruptions"] == first["corruptions"]
+    assert {"apgd-ce ste, 2 steps, 1 restart", "apgd-ce ste, 3 steps, 1 restart", "square"} <= set(both["attacks"])
+    radius = f"{8 / 255:.8g}"
+    assert both["worst"][radius] <= first["worst"][radius]
+    assert list(both["worst"]) == ["0", f"{2 / 255:.8g}", radius]
+    assert both["worst"]["0"] == both["attacked_clean"]
+    names = {check["check"] for check in both["checks"] if check["row"].startswith("apgd-ce ste, 2")}
+    assert "eps 255/255 leaves none" in names
+    assert list(both["codes"]["any"]) == ["1", "3"]
+    assert [key for key in both["codes"]["any"] if "psnr" in both["codes"]["any"][key]] == ["3"]
+    hits = load_file(out / "hits.safetensors")
+    assert {"token/clean", "token/codes-any-3", "token/corruption-contrast-5"} <= set(hits)
+    assert len(hits["token/clean"]) == 8
+    text = (out / "table.md").read_text()
+    assert "## Corruptions" in text
+    assert "mean of 1, severity 5" in text
+    assert "nan" not in text + (out / "results.json").read_text().lower()
+
+
+def test_another_folder_under_the_same_name_is_another_shift(made: Path, tmp_path: Path) -> None:
+    other = tmp_path / "val"
+    shutil.copytree(made / "val", other)
+    shutil.rmtree(other / "class3")
+    first = job(made, tmp_path / "o", shifts=(("R", made / "val"),)).run()["runs"]["token"]["shifts"]
+    both = job(made, tmp_path / "o", shifts=(("R", other),)).run()["runs"]["token"]["shifts"]
+    assert list(first) == ["R"]
+    assert first["R"]["ece"] >= 0
+    assert sorted(one["images"] for one in both.values()) == [8, 8]
+    assert ["class3"] in [one["missing_classes"] for one in both.values()]
+    with pytest.raises(ConfigError, match="two shifts have one name"):
+        job(made, tmp_path / "p", shifts=(("a b", other), ("a-b", made / "val")))
+
+
+def test_draws_follow_the_image_whatever_others_there_are(made: Path, tmp_path: Path) -> None:
+    def noisy(count: int) -> dict[str, torch.Tensor]:
+        one = job(made, tmp_path / "o", images=count)
+        keys = [one.subjects[0].ask.images.folder.key(i) for i in range(len(one.pixels))]
+        return dict(zip(keys, one._corrupted("gaussian_noise", 3), strict=True))
+
+    few, more = noisy(8), noisy(13)
+    shared = few.keys() & more.keys()
+    assert len(shared) >= 5
+    for key in shared:
+        assert torch.equal(few[key], more[key])
+
+
+def test_random_signs_are_random_on_black_too(made: Path, tmp_path: Path) -> None:
+    one = job(made, tmp_path / "o", attacks=("random",))
+    black = torch.zeros(4, 3, 32, 32)
+    y = one.labels(one.subjects[0])[:4]
+    found = one.on_pixels._search(one.subjects[0].ask, "random", None, 0.1, black, y, torch.arange(4)).images
+    assert 0.45 < (found > 0).float().mean() < 0.55
+
+
+def test_images_that_no_attack_needs_to_break(made: Path, tmp_path: Path) -> None:
+    """All answers are wrong before: nothing is attacked, and nothing is said of gradients."""
+    one = job(made, tmp_path / "o", attacks=("apgd-ce",), steps=2, eps=(1 / 255,), codes=(2,))
+    one.subjects[0].keep("clean", torch.zeros(8, dtype=torch.bool), {"ece": 0.0, "loss": 1.0, "not_finite": 0})
+    write_settings(one)
+    run = one.run()["runs"]["token"]
+    assert run["worst"] == {f"{1 / 255:.8g}": 0.0}
+    assert not any(check["check"] == "gradients are not zero" for check in run["checks"])
+    assert "nan" not in (tmp_path / "o/table.md").read_text() + (tmp_path / "o/results.json").read_text().lower()
+
+
+def write_settings(one: Robustness) -> None:
+    """As if the figure of clean images had been measured."""
+    cells = one.out / "cells"
+    kept = {file: file.read_bytes() for file in cells.rglob("*.json")}
+    shutil.rmtree(one.out)
+    one._claim()
+    for file, data in kept.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "null", "[]", "{}", '{"hits": "zz", "images": 8, "figures": {"accuracy": 0.5}}']
+)
+def test_damaged_figures_are_named(made: Path, tmp_path: Path, damage: str) -> None:
+    job(made, tmp_path / "o").run()
+    cell = next((tmp_path / "o/cells").rglob("clean.json"))
+    whole = cell.read_bytes()
+    cell.write_text(damage)
+    with pytest.raises(DamageError, match=r"clean\.json"):
+        job(made, tmp_path / "o").run()
+    cell.write_bytes(whole.replace(b'"images": 8', b'"images": 7'))
+    with pytest.raises(DamageError, match="was changed"):
+        job(made, tmp_path / "o").run()
+    cell.write_bytes(whole)
+    (tmp_path / "o/settings.json").write_text(damage)
+    with pytest.raises((DamageError, OutputError), match=r"settings|figures of"):
+        job(made, tmp_path / "o").run()
+
+
+def test_other_images_are_refused_and_another_path_to_the_same_is_not(made: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(made / "val", tmp_path / "val"))
+    given = {"tokenizer": made / "tokenizer", "images": 8, "attack_images": 4, "device": "cpu"}
+    Robustness((made / "token",), made / "val", tmp_path / "o", **given).run()  # type: ignore[arg-type]
+    Robustness((made / "token",), data, tmp_path / "o", **given).run()  # type: ignore[arg-type]
+    for file in data.rglob("*.*"):  # all of them become one
+        file.write_bytes(sorted((made / "val/class1").iterdir())[0].read_bytes())
+    with pytest.raises(OutputError, match="figures of other images"):
+        Robustness((made / "token",), data, tmp_path / "o", **given).run()  # type: ignore[arg-type]
+    with pytest.raises(OutputError, match="figures of another number of images"):
+        Robustness((made / "token",), data, tmp_path / "o", **{**given, "images": 9}).run()  # type: ignore[arg-type]
+
+
 def test_what_cannot_be_is_refused_before_anything_is_computed(made: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="eps 8 is not between 0 and 1: pixels are: write 8/255"):
         job(made, tmp_path / "o", eps=(8.0,))
     with pytest.raises(ConfigError, match="did you mean 'fog'"):
         job(made, tmp_path / "o", corruptions=("fogg",))
+    with pytest.raises(ConfigError, match="give radii of 0 or more"):
+        job(made, tmp_path / "o", eps=(-0.1,))
     with pytest.raises(ConfigError, match="add --transfer RUN"):
         job(made, tmp_path / "o", attacks=("transfer",))
+    with pytest.raises(ConfigError, match="is a run on tokens"):
+        job(made, tmp_path / "o", attacks=("transfer",), transfer=made / "token").run()
+    with pytest.raises(ConfigError, match="without a severity"):
+        job(made, tmp_path / "o", corruptions=("fog",), severities=())
+    with pytest.raises(ConfigError, match="given twice"):
+        job(made, tmp_path / "o", runs=(made / "token", made / "pixel" / ".." / "token"))
+    with pytest.raises(ConfigError, match="400 codes cannot be swapped"):
+        job(made, tmp_path / "o", codes=(400,)).run()
+    with pytest.raises(ConfigError, match="add soft to --gradient"):
+        job(made, tmp_path / "o", attacks=("apgd-ce",), gradients=("ste", "ste")).run()
     alone = Path(shutil.copytree(made / "token", tmp_path / "alone"))
     shutil.rmtree(alone / "tokenizer")
     with pytest.raises(InputError, match="add --tokenizer"):
@@ -240,6 +371,13 @@ def test_the_plan_costs_little(made: Path, tmp_path: Path) -> None:
     plan = asked.plan()
     assert plan["minutes"] > 0
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("text", ["1e999", "1/2/3", "x", "", "1/0", "nan", "8/"])
+def test_radii_that_are_no_numbers_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="no number"):
+        _radius(text)
+    assert _radius("8/255") == 8 / 255
 
 
 def test_calibration() -> None:

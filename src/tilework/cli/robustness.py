@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import partial
+from math import isfinite, nan
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -93,9 +93,9 @@ def robustness(
         codes: Numbers of codes to swap, for runs on tokens.
         count: Number of images, drawn at random.
         attack_count: Number of these that are attacked.
-        seed: Of images that are drawn, corruptions and attacks.
+        seed: Of corruptions and attacks; which images are drawn depends on the folder alone.
         native: Lengths of corruptions in pixels as published for 224 px; otherwise they are scaled to the images.
-        bytes: Judge attacked images again, rounded to bytes.
+        bytes: Judge attacked images again, rounded to bytes; images that stand then are told beside the others.
         frost: Folder of frost textures; otherwise those of the package imagecorruptions-imaug, if it is installed.
         lpips: LPIPS weights of VGG-16 (safetensors), to say how visible swapped codes are.
         batch: Images at a time.
@@ -122,10 +122,14 @@ def robustness(
 
 
 def _radius(text: str) -> float:
+    parts = text.split("/")
     try:
-        return float(Fraction(text) if "/" not in text else Fraction(text.split("/")[0]) / Fraction(text.split("/")[1]))
-    except (ValueError, ZeroDivisionError) as error:
-        raise ConfigError(f"eps '{text}' is no number", "write 8/255 or 0.03") from error
+        radius = float(parts[0]) / (float(parts[1]) if len(parts) == 2 else 1.0)
+    except (ValueError, ZeroDivisionError):
+        radius = nan
+    if len(parts) > 2 or not isfinite(radius):
+        raise ConfigError(f"eps '{text}' is no number", "write 8/255 or 0.03")
+    return radius
 
 
 def _named(text: str) -> tuple[str, Path]:

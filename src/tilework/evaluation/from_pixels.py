@@ -192,6 +192,11 @@ def in_parts(ask: Callable[[Tensor], Tensor], x: Tensor, batch: int) -> Tensor:
 def calibration_error(logits: Tensor, y: Tensor, bins: int = 15) -> float:
     """ECE: by how much confidence misses accuracy, over bins of confidence (Guo et al., 2017, eq. 3)."""
     confidence, said = logits.softmax(1).nan_to_num().max(1)
+    return confidence_error(confidence, said == y, bins)
+
+
+def confidence_error(confidence: Tensor, hits: Tensor, bins: int = 15) -> float:
+    """The same of answers whose confidence is known, (N,) both."""
     which = (confidence * bins).long().clamp(max=bins - 1)
-    gap = F.one_hot(which, bins).double() * ((said == y).double() - confidence.double())[:, None]
-    return float(gap.sum(0).abs().sum() / len(y))
+    gap = F.one_hot(which, bins).double() * (hits.double() - confidence.double())[:, None]
+    return float(gap.sum(0).abs().sum() / len(hits))

@@ -23,6 +23,7 @@ from tilework.data import ImageFolder, ImageSource
 from tilework.data.image_files import Broken, File, decode_image, open_image, to_rgb
 from tilework.data.images import decode_all
 from tilework.data.part import part_of
+from tilework.evaluation.from_pixels import confidence_error
 
 BORDER = 2  # pixels that are cut off ObjectNet's images: one is red
 
@@ -44,6 +45,11 @@ class Shift:
         among = logits.masked_fill(~known, -torch.inf).argmax(1, keepdim=True)
         overall = logits.argmax(1, keepdim=True)
         return tuple(right.gather(1, which)[:, 0] & finite for which in (among, overall))  # type: ignore[return-value]
+
+    def calibration_error(self, logits: Tensor, hits: Tensor) -> float:
+        """ECE among the classes of the data set. hits: (N,) which answers among them are right."""
+        among = logits.masked_fill(~self.right.any(0), -torch.inf)
+        return confidence_error(among.softmax(1).nan_to_num().max(1).values, hits)
 
 
 def open_shift(

@@ -5,8 +5,7 @@ N images
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,8 @@ import torch
 from torch import Tensor
 
 from tilework.core.config import Plain
-from tilework.core.files import write_json
+from tilework.core.errors import DamageError
+from tilework.core.sealed import read_json, write_sealed
 from tilework.evaluation.apgd import Norm
 from tilework.evaluation.from_pixels import FromPixels
 
@@ -41,22 +41,42 @@ class Subject:
     classes: tuple[str, ...]
     folder: Path  # of its cells
 
+    _known: dict[str, Cell] = field(default_factory=dict, compare=False)
+
     def cell(self, name: str) -> Cell | None:
         """A figure that is known already."""
         file = self.folder / f"{name}.json"
-        if not file.is_file():
-            return None
-        plain = json.loads(file.read_bytes())
-        bits = np.unpackbits(np.frombuffer(bytes.fromhex(plain["hits"]), np.uint8))
-        return Cell(bits[: plain["images"]].astype(bool), plain["figures"])
+        if name not in self._known and file.is_file():
+            self._known[name] = _read(file)
+        return self._known.get(name)
+
+    def cells(self) -> dict[str, Cell]:
+        """All that are known, also from earlier commands."""
+        names = sorted(file.stem for file in self.folder.glob("*.json"))
+        return {name: cell for name in names if (cell := self.cell(name)) is not None}
 
     def keep(self, name: str, hits: Tensor, figures: Plain) -> Cell:
         """Write a figure."""
         bits = np.packbits(hits.cpu().numpy().astype(np.uint8))
         figures = {"accuracy": float(hits.double().mean()), **figures}
         plain = {"name": name, "images": len(hits), "figures": figures, "hits": bits.tobytes().hex()}
-        write_json(self.folder / f"{name}.json", plain)
-        return Cell(hits.cpu().numpy().astype(bool), figures)
+        write_sealed(self.folder / f"{name}.json", plain)
+        self._known[name] = Cell(hits.cpu().numpy().astype(bool), figures)
+        return self._known[name]
+
+
+def _read(file: Path) -> Cell:
+    plain = read_json(file)
+    try:
+        bits = np.unpackbits(np.frombuffer(bytes.fromhex(plain["hits"]), np.uint8))
+        count, figures = int(plain["images"]), dict(plain["figures"])
+        if not 0 < count <= len(bits) or not isinstance(figures["accuracy"], float):
+            raise ValueError("it has fewer answers than images")
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamageError(
+            f"{file} is no figure of robustness", f"remove it, and it is measured again ({error})"
+        ) from error
+    return Cell(bits[:count].astype(bool), figures)
 
 
 def show_eps(eps: float, norm: Norm) -> str:
@@ -77,5 +97,6 @@ class Means:
                 self._parts.setdefault(name, []).append(value)
 
     def mean(self, name: str) -> float | None:
-        """Over all images; None where no batch gave any."""
-        return float(torch.cat(self._parts[name]).mean()) if name in self._parts else None
+        """Over all images; None where there were none."""
+        found = torch.cat(self._parts[name]) if name in self._parts else torch.empty(0)
+        return float(found.mean()) if len(found) else None

@@ -5,13 +5,13 @@ N images | A images that are attacked
 
 from __future__ import annotations
 
-import json
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from tilework.core.errors import ConfigError, InputError
 from tilework.core.files import sha256
 from tilework.core.location import TOKENIZER
 from tilework.core.registry import nearest
+from tilework.core.sealed import read_json
 from tilework.data import ImageFolder
 from tilework.data.part import part_of
 from tilework.evaluation import corruptions as corrupting
@@ -32,9 +33,12 @@ from tilework.evaluation.restyle import RESTYLINGS
 from tilework.runs.trained import Trained
 from tilework.tokenizers import Tokenizer, box
 from tilework.tokenizers.images_as_codes import ImagesAsCodes
+from tilework.tokenizers.tokenize import images_of
 
 CELLS = "cells"
 Attack = Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "square", "random", "transfer"]
+ATTACKS: tuple[Attack, ...] = get_args(Attack)
+GRADIENTS: tuple[Gradient, ...] = get_args(Gradient)
 LOSSES: dict[str, Loss] = {"apgd-ce": "ce", "apgd-dlr": "dlr", "apgd-t": "dlr-targeted"}
 WITH_GRADIENT = ("apgd-ce", "apgd-dlr", "apgd-t", "fab-t")
 GROUPS = {
@@ -91,6 +95,7 @@ class Inputs:
         object.__setattr__(self, "corruptions", names)
         object.__setattr__(self, "frost", folder)
         object.__setattr__(self, "eps", tuple(sorted(set(self.eps))))
+        object.__setattr__(self, "codes", tuple(sorted(set(self.codes))))
         corrupting.check(names, self.severities, folder is not None)
         self._check()
 
@@ -100,7 +105,8 @@ class Inputs:
             raise ConfigError("no run to measure", "give one or more RUN")
         for eps in self.eps:
             if eps < 0 or (eps > 1 and self.norm == "linf"):
-                raise ConfigError(f"eps {eps:g} is not between 0 and 1", f"pixels are: write {eps:g}/255 for bytes")
+                hint = f"pixels are: write {eps:g}/255 for bytes" if eps > 1 else "give radii of 0 or more"
+                raise ConfigError(f"eps {eps:g} is not between 0 and 1", hint)
         for name in self.restylings:
             if name not in RESTYLINGS:
                 raise ConfigError(f"unknown restyling '{name}'", nearest(name, RESTYLINGS))
@@ -110,6 +116,16 @@ class Inputs:
             )
         if "transfer" in self.attacks and self.transfer is None:
             raise ConfigError("attack 'transfer' needs a run on pixels", "add --transfer RUN")
+        if self.corruptions and not self.severities:
+            raise ConfigError("corruptions without a severity", "give --severities some of 1 to 5")
+        if "ste" in self.gradients and len(set(self.gradients)) == 1:
+            object.__setattr__(self, "gradients", ("ste",))
+        resolved = [run.resolve() for run in self.runs]
+        if len(set(resolved)) < len(resolved):
+            raise ConfigError("a run is given twice", "give each once")
+        cleaned = [shift_name(name) for name, _ in self.shifts]
+        if len(set(cleaned)) < len(cleaned):
+            raise ConfigError("two shifts have one name", "give each its own: NAME=DIR")
         if min(self.codes, default=1) < 1:
             raise ConfigError(f"{min(self.codes)} codes cannot be swapped", "give 1 or more to --codes")
 
@@ -147,20 +163,59 @@ class Inputs:
             ask = FromPixels(trained.classifier.to(self.torch_device), on.source, on.steps)
             name = trained.name if trained.name not in names else str(trained.path)
             names.add(name)
-            digest = sha256(next(trained.directory.checkpoint().glob("objective.safetensors")))[:10]
+            digest = _digest(trained)
             plain = re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "run"
             subjects.append(Subject(name, ask, trained.spec.classes, self.out / CELLS / f"{plain}-{digest}"))
+            self._check_attacks(subjects[-1])
         sizes = {subject.ask.images.grid for subject in subjects}
+        if self.source_of_transfer is not None:
+            sizes.add(self.source_of_transfer.ask.images.grid)
+            if self.source_of_transfer.classes != subjects[0].classes:
+                raise ConfigError(
+                    f"--transfer {self.transfer} has other classes than the runs", "give one that has them"
+                )
         if len(sizes) > 1:
             found = " and ".join(f"{h}x{w}" for h, w in sorted(sizes))
             raise ConfigError(f"the runs take images of {found} px", "compare runs of one size: all see the same bytes")
         return subjects
 
+    def _check_attacks(self, subject: Subject) -> None:
+        """Refuse attacks that a run cannot be asked for."""
+        codes = subject.ask.codes
+        if set(self.attacks) & set(WITH_GRADIENT):
+            x = torch.rand(1, 3, *subject.ask.images.grid, generator=torch.Generator().manual_seed(0))
+            for line in subject.ask.check(x.to(self.torch_device)):
+                self.say(f"{subject.name}: {line}")
+            if codes is not None and not set(self.gradients) & set(subject.ask.gradients):
+                known = ", ".join(subject.ask.gradients)
+                raise ConfigError(f"{subject.name} has no gradient {' or '.join(self.gradients)}", f"it has {known}")
+        if codes is not None and self.codes and codes.stage == "ids":
+            positions = int(np.prod(codes.grid))
+            if max(self.codes) > positions:
+                what = f"{max(self.codes)} codes cannot be swapped in {subject.name}, whose images have {positions}"
+                raise ConfigError(what, "give --codes smaller numbers")
+
+    @cached_property
+    def source_of_transfer(self) -> Subject | None:
+        """The run on pixels that images of 'transfer' are made against."""
+        if "transfer" not in self.attacks or self.transfer is None:
+            return None
+        trained = Trained.open(self.transfer)
+        if trained.spec.stage != "pixels":
+            raise ConfigError(f"--transfer {self.transfer} is a run on tokens", "give a run on pixels")
+        on = trained.on(self.data, self.torch_device, None, self.images)
+        ask = FromPixels(trained.classifier.to(self.torch_device), on.source, on.steps)
+        return Subject(trained.name, ask, trained.spec.classes, Path(_digest(trained)))
+
     def _check_not_trained_on(self, runs: Sequence[Path]) -> None:
         for run in runs:
-            trained_on = json.loads((run / "data.json").read_bytes()).get("train")
+            trained_on = read_json(run / "data.json").get("train")
+            seen = [Path(trained_on)] if trained_on else []
+            for store in list(seen):  # codes of a folder that lies where it was
+                if (note := images_of(store)).is_file():
+                    seen.append(store.parent / str(read_json(note).get("folder", "")))
             for name, folder in (("the images", self.data), *self.shifts):
-                if trained_on and Path(trained_on).exists() and folder.exists() and folder.samefile(trained_on):
+                if any(path.exists() and folder.exists() and folder.samefile(path) for path in seen):
                     raise InputError(f"{folder} ({name}) is what {run} was trained on", "give images it has not seen")
 
     @cached_property
@@ -169,10 +224,17 @@ class Inputs:
         source = self.subjects[0].ask.images
         return source.batch(np.arange(len(source))).x
 
-    @property
+    @cached_property
     def index(self) -> Tensor:
-        """Numbers of the images, (N,)."""
-        return torch.arange(len(self.pixels))
+        """What draws of each image are keyed by, (N,): its name, whatever other images there are."""
+        folder = self.subjects[0].ask.images.folder
+        digests = (hashlib.sha256(folder.key(i).encode(errors="surrogateescape")).digest() for i in range(len(folder)))
+        return torch.tensor([int.from_bytes(digest[:4], "big") >> 1 for digest in digests])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the images and their classes."""
+        return fingerprint_of(self.pixels, self.subjects[0].ask.images.labels)
 
     @cached_property
     def attacked(self) -> Tensor:
@@ -189,3 +251,20 @@ class Inputs:
         clean = subject.cell("clean")
         assert clean is not None
         return x, self.labels(subject)[self.attacked], torch.from_numpy(clean.hits)[self.attacked].to(self.torch_device)
+
+
+def _digest(trained: Trained) -> str:
+    """Of the weights of a run."""
+    return sha256(next(trained.directory.checkpoint().glob("objective.safetensors")))[:10]
+
+
+def fingerprint_of(pixels: Tensor, labels: np.ndarray) -> str:
+    """Hash of images and their class numbers."""
+    digest = hashlib.sha256(pixels.cpu().numpy().tobytes())
+    digest.update(np.asarray(labels, "<i8").tobytes())
+    return digest.hexdigest()[:16]
+
+
+def shift_name(name: str) -> str:
+    """Of a shifted data set, as part of a file name."""
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", name)

@@ -8,8 +8,6 @@ N images | A images that are attacked | K classes
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,12 +21,13 @@ from torch.nn import functional as F
 
 from tilework.analysis.robustness.cells import Subject
 from tilework.analysis.robustness.code_attacks import CodeAttacks
-from tilework.analysis.robustness.inputs import Inputs
+from tilework.analysis.robustness.inputs import Inputs, fingerprint_of, shift_name
 from tilework.analysis.robustness.pixel_attacks import PixelAttacks
 from tilework.core.config import Plain
 from tilework.core.errors import ConfigError, OutputError
-from tilework.core.files import is_free, make_directory, write_json
+from tilework.core.files import is_free, locked, make_directory, write_json
 from tilework.core.rng import Draws
+from tilework.core.sealed import read_json
 from tilework.evaluation import corruptions as corrupting
 from tilework.evaluation.apgd import correct
 from tilework.evaluation.from_pixels import TAUS, calibration_error, in_parts
@@ -37,6 +36,14 @@ from tilework.evaluation.shifts import Shift, open_shift
 from tilework.tokenizers import Tokenizer
 
 SETTINGS = "settings.json"
+OTHER = {  # what an earlier command into the same directory had, where it differs
+    "images": "another number of images",
+    "fingerprint": "other images",
+    "size": "images of another size",
+    "seed": "another --seed",
+    "native": "corruptions with other lengths (--native)",
+    "attack_images": "another number of attacked images",
+}
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,11 @@ class Robustness(Inputs):
         subjects = self.subjects  # checks
         shifts = self._shifts()
         self._claim()
+        with locked(self.out):
+            self._measure_all(subjects, shifts)
+            return write_report(self)
+
+    def _measure_all(self, subjects: Sequence[Subject], shifts: Sequence[Shift]) -> None:
         for name, make in self.changed():
             waiting = [subject for subject in subjects if subject.cell(name) is None]
             if waiting:
@@ -73,19 +85,21 @@ class Robustness(Inputs):
             self.on_pixels.transfer_all()
             for subject in subjects:
                 self.on_codes.swap_all(subject)
-        return write_report(self)
 
     def _claim(self) -> None:
         """Take the directory, or go on in it if images, seed and size are the same."""
         height, width = self.pixels.shape[2:]
-        state = {"data": str(self.data), "images": len(self.pixels), "size": [height, width], "seed": self.seed,
-                 "native": self.native, "attack_images": len(self.attacked)}  # fmt: skip
+        state = {"images": len(self.pixels), "fingerprint": self.fingerprint, "size": [height, width],
+                 "seed": self.seed, "native": self.native, "attack_images": len(self.attacked)}  # fmt: skip
         file = self.out / SETTINGS
         if is_free(self.out):
             make_directory(self.out)
             write_json(file, state)
-        elif not file.is_file() or json.loads(file.read_bytes()) != state:
-            raise OutputError(f"{self.out} holds other files or other images", "choose another --out")
+        elif not file.is_file():
+            raise OutputError(f"{self.out} holds other files", "choose another --out")
+        elif (known := read_json(file)) != state:
+            other = next((said for key, said in OTHER.items() if known.get(key) != state[key]), "other settings")
+            raise OutputError(f"{self.out} holds figures of {other}", "choose another --out, or give the same")
 
     def changed(self) -> Iterator[tuple[str, Callable[[], Tensor]]]:
         """Names of cells, and the images of each."""
@@ -129,13 +143,15 @@ class Robustness(Inputs):
         return [open_shift(name, root, first.classes, size, images=self.images) for name, root in self.shifts]
 
     def _shift(self, subject: Subject, shift: Shift) -> None:
-        name = f"shift-{re.sub(r'[^A-Za-z0-9_.+-]+', '-', shift.name)}"
+        source = shift.images
+        images = source.batch(np.arange(len(source))).x
+        name = f"shift-{shift_name(shift.name)}-{fingerprint_of(images, source.labels)}"
         if subject.cell(name) is not None:
             return
-        source = shift.images
-        logits, unseen = self._logits(subject, source.batch(np.arange(len(source))).x, {})
+        logits, unseen = self._logits(subject, images, {})
         hits, overall = shift.hits(logits.cpu(), torch.from_numpy(source.labels))
-        more = {"over_all_classes": float(overall.double().mean()), "broken": len(source.broken)}
+        more = {"shift": shift.name, "images": len(source), "broken": len(source.broken)}
+        more |= {"over_all_classes": float(overall.double().mean()), "ece": shift.calibration_error(logits.cpu(), hits)}
         cell = subject.keep(name, hits, {**more, "missing_classes": list(shift.missing), **unseen})
         self.say(f"{subject.name}: {name} {cell.accuracy:.1%}")
 

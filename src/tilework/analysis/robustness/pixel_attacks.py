@@ -14,13 +14,11 @@ from torch import Tensor
 from tilework.analysis.robustness.cells import Means, Subject, show_eps
 from tilework.analysis.robustness.inputs import LOSSES, WITH_GRADIENT, Attack, Inputs
 from tilework.core.config import Plain
-from tilework.core.errors import ConfigError
 from tilework.core.rng import Draws
 from tilework.evaluation.apgd import Attacked, apgd, correct, random_start
 from tilework.evaluation.fab import fab
 from tilework.evaluation.from_pixels import TAUS, FromPixels, Gradient, in_parts
 from tilework.evaluation.square import square
-from tilework.runs.trained import Trained
 
 FEW = 64  # images that suffice for the checks of gradients
 
@@ -61,11 +59,6 @@ class PixelAttacks:
 
     def attack_all(self, subject: Subject) -> None:
         """Radii from small to large: an image that is broken within a small one is broken within a large one."""
-        if any(attack in WITH_GRADIENT for attack in self.job.attacks):
-            for line in subject.ask.check(
-                self.job.pixels[: min(8, len(self.job.pixels))].to(self.job.torch_device) / 255
-            ):
-                self.job.say(f"{subject.name}: {line}")
         x, y, right = self.job.attacked_images(subject)
         for row, attack, gradient in self.rows_of(subject):
             stands = right
@@ -81,19 +74,19 @@ class PixelAttacks:
         """One cell; returns which images still stand, (A,)."""
         name = self.cell_name(row, attack, eps)
         known = subject.cell(name)
-        if known is None:
+        if known is None or (self.job.bytes and "accuracy_bytes" not in known.figures):
             begun, left = perf_counter(), stands.nonzero()[:, 0]
             after, itself, rounded, figures = stands.clone(), stands.clone(), stands.clone(), Means()
-            for part in left.split(self.job.batch):
-                found = self._search(
-                    subject.ask, attack, gradient, eps, x[part], y[part], self.job.attacked[part.cpu()]
-                )
+            for part in left.split(self.job.batch) if len(left) else ():
+                index = self.job.index[self.job.attacked[part.cpu()]]
+                found = self._search(subject.ask, attack, gradient, eps, x[part], y[part], index)
                 after[part] = correct(subject.ask(found.images), y[part])
                 itself[part] = found.stands
                 figures.add(flat=found.flat.double(), moved=self._codes_changed(subject, x[part], found.images))
                 if self.job.bytes:
                     rounded[part] = correct(subject.ask((found.images * 255).round() / 255), y[part])
-            more = {"attack": attack, "gradient": gradient, "eps": eps, "norm": self.job.norm, **self._effort(attack)}
+            more: Plain = {"row": row, "attack": attack, "gradient": gradient, "eps": eps, "norm": self.job.norm}
+            more |= self._effort(attack, gradient)
             more |= {"estimated": gradient in ("ste", "soft", "unquantised"), "seconds": perf_counter() - begun}
             more |= {"zero_gradient": figures.mean("flat"), "codes_changed": figures.mean("moved")}
             if gradient == "unquantised":
@@ -104,10 +97,15 @@ class PixelAttacks:
             self.job.say(f"{subject.name}: {row} at {show_eps(eps, self.job.norm)}: {known.accuracy:.1%}")
         return torch.from_numpy(known.hits).to(self.job.torch_device)
 
-    def _effort(self, attack: Attack) -> Plain:
+    def _effort(self, attack: Attack, gradient: Gradient | None) -> Plain:
+        """What an attack may spend, by name."""
         if attack == "square":
             return {"queries": self.job.queries}
-        return {} if attack == "random" else {"steps": self.job.steps, "restarts": self.job.restarts}
+        if attack == "random":
+            return {}
+        effort: Plain = {"steps": self.job.steps, "restarts": 1 if attack == "fab-t" else self.job.restarts}
+        effort |= {"targets": self.job.targets} if attack in ("apgd-t", "fab-t") else {}
+        return effort | ({"temperatures": len(TAUS)} if gradient == "soft" else {})
 
     def _codes_changed(self, subject: Subject, x: Tensor, images: Tensor) -> Tensor | None:
         if subject.ask.codes is None:
@@ -132,7 +130,8 @@ class PixelAttacks:
         if gradient is None:
             moved = random_start(x, eps, self.job.norm, draws, "attack/random")
             if self.job.norm == "linf":
-                moved = (x + eps * torch.where(moved >= x, 1.0, -1.0)).clamp(0, 1)
+                signs = random_start(torch.full_like(x, 0.5), 0.5, "linf", draws, "attack/random") - 0.5
+                moved = (x + eps * torch.where(signs >= 0, 1.0, -1.0)).clamp(0, 1)
             return Attacked(moved, correct(ask(moved), y), torch.zeros_like(y, dtype=torch.bool))
         images, stands, flat = x.clone(), torch.ones_like(y, dtype=torch.bool), torch.zeros_like(y, dtype=torch.bool)
         ranks = (
@@ -171,51 +170,35 @@ class PixelAttacks:
             if subject.cell(name) is None:
                 stands = []
                 for part in left.split(self.job.batch):
-                    index = self.job.attacked[part.cpu()]
+                    index = self.job.index[self.job.attacked[part.cpu()]]
                     found = self._search(subject.ask, "apgd-ce", gradient, eps, x[part], y[part], index, steps)
                     stands.append(correct(subject.ask(found.images), y[part]))
-                subject.keep(name, torch.cat(stands), {"check": kind, "gradient": gradient, "eps": eps, "steps": steps})
+                more = {"check": kind, "gradient": gradient, "norm": self.job.norm, "eps": eps, "steps": steps}
+                subject.keep(name, torch.cat(stands), more)
 
     def transfer_all(self) -> None:
         """Images made against a run on pixels, to the end, judged by all others."""
-        if "transfer" not in self.job.attacks or self.job.transfer is None:
+        source = self.job.source_of_transfer
+        if source is None:
             return
-        name = "transfer from " + Trained.open(self.job.transfer).name
-        source: Subject | None = None
+        name, digest = f"transfer from {source.name}", source.folder.name
+        x = self.job.pixels[self.job.attacked].to(self.job.torch_device) / 255
+        y, index = self.job.labels(source)[self.job.attacked], self.job.index[self.job.attacked]
         for eps in self.job.eps:
-            cell = self.cell_name(name, "apgd-ce", eps)
+            cell = self.cell_name(f"{name}-{digest}", "apgd-ce", eps)
             waiting = [subject for subject in self.job.subjects if subject.cell(cell) is None]
             if not waiting:
                 continue
-            if source is None:
-                trained = Trained.open(self.job.transfer)
-                if trained.spec.stage != "pixels":
-                    raise ConfigError(f"--transfer {self.job.transfer} is a run on tokens", "give a run on pixels")
-                on = trained.on(self.job.data, self.job.torch_device, None, len(self.job.pixels))
-                ask = FromPixels(trained.classifier.to(self.job.torch_device), on.source, on.steps)
-                source = Subject(trained.name, ask, trained.spec.classes, self.job.out)
-            x, y = (
-                self.job.pixels[self.job.attacked].to(self.job.torch_device) / 255,
-                self.job.labels(source)[self.job.attacked],
-            )
             made = []
             for part in torch.arange(len(x)).split(self.job.batch):
-                start = random_start(
-                    x[part], eps, self.job.norm, Draws(self.job.seed, 0, self.job.attacked[part]), "attack/transfer"
-                )
-                wanted = source.ask.with_gradient("exact")
-                made.append(
-                    apgd(wanted, x[part], y[part], eps, start, self.job.steps, norm=self.job.norm, stop=False).images
-                )
+                draws = Draws(self.job.seed, 0, index[part])
+                start = random_start(x[part], eps, self.job.norm, draws, "attack/transfer")
+                wanted, effort = source.ask.with_gradient("exact"), self.job.steps
+                made.append(apgd(wanted, x[part], y[part], eps, start, effort, norm=self.job.norm, stop=False).images)
             for subject in waiting:
                 _, own, right = self.job.attacked_images(subject)
                 logits = in_parts(subject.ask, torch.cat(made), self.job.batch)
-                more = {
-                    "attack": "transfer",
-                    "gradient": None,
-                    "eps": eps,
-                    "norm": self.job.norm,
-                    "steps": self.job.steps,
-                }
-                kept = subject.keep(cell, correct(logits, own) & right, {**more, "restarts": 1, "estimated": False})
+                more = {"row": name, "attack": "transfer", "gradient": None, "eps": eps, "norm": self.job.norm}
+                more |= {"steps": self.job.steps, "restarts": 1, "estimated": False}
+                kept = subject.keep(cell, correct(logits, own) & right, more)
                 self.job.say(f"{subject.name}: {name} at {show_eps(eps, self.job.norm)}: {kept.accuracy:.1%}")

@@ -6,7 +6,9 @@ N images | A images that are attacked
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from math import sqrt
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,9 +18,10 @@ from safetensors.numpy import save
 
 from tilework.analysis.robustness.cells import Cell, Subject, show_eps
 from tilework.analysis.robustness.code_attacks import NEAR
+from tilework.analysis.robustness.inputs import ATTACKS, GRADIENTS
 from tilework.core.config import Plain
 from tilework.core.files import write, write_json
-from tilework.evaluation.corruptions import ALEXNET, SIDE, mean_corruption_error
+from tilework.evaluation.corruptions import ALEXNET, CORRUPTIONS, SIDE, mean_corruption_error
 from tilework.evaluation.mcnemar import mcnemar
 from tilework.report import rows_of_pictures
 from tilework.report.robustness_figures import accuracy_curves
@@ -43,91 +46,130 @@ CODES_NOTE = (
 
 
 def write_report(job: Robustness) -> Plain:
-    """results.json, table.md, hits.safetensors and figures of all cells of a job; returns the results."""
-    runs = {subject.name: _results(job, subject) for subject in job.subjects}
+    """results.json, table.md, hits.safetensors and figures of all cells of these runs, also of earlier commands."""
+    known = {subject.name: subject.cells() for subject in job.subjects}
+    shared = _shared_corruptions(list(known.values()))
+    runs = {subject.name: _results(job, subject, known[subject.name], shared) for subject in job.subjects}
     height, width = job.pixels.shape[2:]
+    radii = {float(eps) for run in runs.values() for cells in run.get("attacks", {}).values() for eps in cells}
     settings = {
         "data": str(job.data), "images": len(job.pixels), "attacked": len(job.attacked), "size": [height, width],
-        "seed": job.seed, "norm": job.norm, "eps": list(job.eps), "steps": job.steps, "queries": job.queries,
-        "restarts": job.restarts, "targets": job.targets,
+        "seed": job.seed, "norm": job.norm, "eps": sorted(radii),
         "lengths": "as published" if job.native else f"times {min(height, width) / SIDE:.3g} (made for {SIDE} px)",
-        "severities": list(job.severities),
+        "severities": sorted({severity for severities in shared.values() for severity in severities}),
     }  # fmt: skip
-    results = {"settings": settings, "runs": runs, "differences": _differences(job)}
-    hits = {
-        f"{subject.name}/{name}": cell.hits for subject in job.subjects for name, cell in _cells(job, subject).items()
-    }
-    write(job.out / HITS, save({name: np.packbits(value) for name, value in hits.items()}))
+    results = {"settings": settings, "runs": runs, "differences": _differences(job, known, shared)}
+    hits = {f"{run}/{name}": cell.hits.astype(np.uint8) for run, cells in known.items() for name, cell in cells.items()}
+    write(job.out / HITS, save(hits))
     write_json(job.out / RESULTS, results)
     write(job.out / TABLE, markdown(results).encode())
     _figures(job, runs)
     return results
 
 
-def _cells(job: Robustness, subject: Subject) -> dict[str, Cell]:
-    """All cells of a run that this job asks for and that are known."""
-    names = [name for name, _ in job.changed()]
-    names += [f"shift-{re.sub(r'[^A-Za-z0-9_.+-]+', '-', name)}" for name, _ in job.shifts]
-    found = {name: subject.cell(name) for name in names}
-    return {name: cell for name, cell in found.items() if cell is not None}
+def _shared_corruptions(runs: list[dict[str, Cell]]) -> dict[str, list[int]]:
+    """Corruptions that all runs have, in their usual order, each with the severities that all have."""
+    pairs = [{tuple(name.split("-")[1:]) for name in cells if name.startswith("corruption-")} for cells in runs]
+    both = set.intersection(*pairs)
+    found = {name: sorted(int(severity) for other, severity in both if other == name) for name in CORRUPTIONS}
+    return {name: severities for name, severities in found.items() if severities}
 
 
-def _attack_rows(job: Robustness, subject: Subject) -> dict[str, dict[float, Cell]]:
-    """Cells of each attack by radius."""
-    rows = [(row, attack) for row, attack, _ in job.on_pixels.rows_of(subject)]
-    rows += [(name, "apgd-ce") for name in _transfers(job)]
-    found: dict[str, dict[float, Cell]] = {}
-    for row, attack in rows:
-        cells = {eps: subject.cell(job.on_pixels.cell_name(row, attack, eps)) for eps in job.eps}
-        if known := {eps: cell for eps, cell in cells.items() if cell is not None}:
-            found[row] = known
-    return found
+def _counted(names: Iterable[str]) -> list[str]:
+    """Corruptions that means are over: ImageNet-C's fifteen, without the four extra ones where there are others."""
+    return [name for name in names if name in ALEXNET] or list(names)
 
 
-def _transfers(job: Robustness) -> list[str]:
-    from tilework.runs.trained import Trained
+def _attack_rows(job: Robustness, cells: Mapping[str, Cell]) -> dict[str, dict[float, Cell]]:
+    """Cells of each attack by radius; an image that is broken within one is broken within larger ones."""
+    found: dict[tuple[str, str], dict[float, Cell]] = {}
+    for name, cell in cells.items():
+        one = cell.figures
+        if name.startswith("attack-") and one["norm"] == job.norm:
+            found.setdefault((one["row"], _effort(one)), {})[one["eps"]] = cell
+    efforts = Counter(row for row, _ in found)
+    rows: dict[str, dict[float, Cell]] = {}
+    for (row, effort), known in sorted(found.items(), key=lambda item: _rank(item[1])):
+        stands, chained = np.ones(len(job.attacked), bool), {}
+        for eps in sorted(known):
+            stands = stands & known[eps].hits
+            chained[eps] = Cell(stands, {**known[eps].figures, "accuracy": float(stands.mean())})
+        rows[row if efforts[row] == 1 else f"{row}, {effort}"] = chained
+    return rows
 
-    return ["transfer from " + Trained.open(job.transfer).name] if job.transfer and "transfer" in job.attacks else []
+
+def _rank(cells: Mapping[float, Cell]) -> tuple[int, int, str]:
+    """Attacks and gradients in the order of the command's help."""
+    one = next(iter(cells.values())).figures
+    return ATTACKS.index(one["attack"]), GRADIENTS.index(one["gradient"] or "exact"), _effort(one)
 
 
-def _results(job: Robustness, subject: Subject) -> Plain:
-    cells = _cells(job, subject)
+def _effort(figures: Plain) -> str:
+    """What an attack could spend, for people."""
+    names = ("steps", "restarts", "targets", "temperatures", "queries")
+    return ", ".join(
+        f"{figures[name]} {name if figures[name] != 1 else name[:-1]}" for name in names if name in figures
+    )
+
+
+def _results(job: Robustness, subject: Subject, cells: dict[str, Cell], shared: dict[str, list[int]]) -> Plain:
     clean = cells["clean"]
     out: Plain = {"tokens": subject.ask.codes is not None, "clean": clean.figures}
-    by_kind: dict[str, dict[int, Plain]] = {}
-    for name in job.corruptions:
-        by_kind[name] = {s: cells[f"corruption-{name}-{s}"].figures for s in job.severities}
+    by_kind = {name: {s: cells[f"corruption-{name}-{s}"].figures for s in found} for name, found in shared.items()}
     if by_kind:
         means = {name: mean(cell["accuracy"] for cell in kinds.values()) for name, kinds in by_kind.items()}
+        counted = _counted(means)
         out["corruptions"] = {name: {str(s): cell for s, cell in kinds.items()} for name, kinds in by_kind.items()}
         out["corruption_means"] = means
-        counted = [name for name in means if name in ALEXNET] or list(means)
         out["mean_accuracy"] = mean(means[name] for name in counted)
+        out["mean_ece"] = mean(cell["ece"] for name in counted for cell in by_kind[name].values())
         out["mean_over"] = counted
         out["relative_drop"] = _drop(clean.accuracy, out["mean_accuracy"])
-        if len(subject.classes) == 1000 and set(job.pixels.shape[2:]) == {SIDE} and set(ALEXNET) <= set(means):
+        whole = set(ALEXNET) <= set(means) and all(len(shared[name]) == 5 for name in ALEXNET)
+        if whole and len(subject.classes) == 1000 and set(job.pixels.shape[2:]) == {SIDE}:
             out["mce"] = mean_corruption_error({name: 1 - value for name, value in means.items()})
     out["proxies"] = {name[6:]: cell.figures for name, cell in cells.items() if name.startswith("proxy-")}
-    out["shifts"] = {name[6:]: cell.figures for name, cell in cells.items() if name.startswith("shift-")}
-    rows = _attack_rows(job, subject)
-    if rows or job.codes:
+    out["shifts"] = _shifts(cells)
+    rows = _attack_rows(job, cells)
+    swaps = {kind: _swaps(cells, kind) for kind in SWAPS}
+    if rows or any(swaps.values()):
         out["attacked_clean"] = float(clean.hits[job.attacked.numpy()].mean())
     if rows:
         out["attacks"] = {
             row: {f"{eps:.8g}": cell.figures for eps, cell in known.items()} for row, known in rows.items()
         }
-        out["worst"] = {}
-        for eps in job.eps:
-            known = [cells_[eps].hits for cells_ in rows.values() if eps in cells_]
-            out["worst"][f"{eps:.8g}"] = float(np.logical_and.reduce(known).mean()) if known else None
-        out["checks"] = _checks(job, subject, rows)
-    kinds = {
-        kind: {n: subject.cell(f"codes-{kind}-{n}") for n in job.codes}
-        for kind in ("any", "near", "random", "random-near")
+        out["worst"] = _worst(rows)
+        out["checks"] = _checks(job, cells, rows)
+    if any(swaps.values()):
+        out["codes"] = swaps
+    return out
+
+
+def _shifts(cells: Mapping[str, Cell]) -> Plain:
+    """By name; data sets of one name that differ are told apart by their hash."""
+    found = {name: cell.figures for name, cell in cells.items() if name.startswith("shift-")}
+    names = Counter(figures["shift"] for figures in found.values())
+    return {
+        one["shift"] if names[one["shift"]] == 1 else f"{one['shift']} ({name[-16:]})": one
+        for name, one in found.items()
     }
-    swapped = {kind: {str(n): c.figures for n, c in known.items() if c is not None} for kind, known in kinds.items()}
-    if any(swapped.values()):
-        out["codes"] = swapped
+
+
+def _swaps(cells: Mapping[str, Cell], kind: str) -> Plain:
+    """Figures of one kind of swapped codes, by their number."""
+    pattern = re.compile(rf"codes-{kind}-(\d+)")
+    found = {int(match[1]): cell.figures for name, cell in cells.items() if (match := pattern.fullmatch(name))}
+    return {str(number): found[number] for number in sorted(found)}
+
+
+def _worst(rows: Mapping[str, dict[float, Cell]]) -> Plain:
+    """Accuracy on images that no attack breaks within a radius, by radius; a smaller radius counts for larger ones."""
+    stands: np.ndarray | None = None
+    out: Plain = {}
+    for eps in sorted({eps for cells in rows.values() for eps in cells}):
+        known = [cells[eps].hits for cells in rows.values() if eps in cells]
+        stands = np.logical_and.reduce(known if stands is None else [stands, *known])
+        out[f"{eps:.8g}"] = float(stands.mean())
     return out
 
 
@@ -135,56 +177,65 @@ def _drop(clean: float, robust: float) -> float:
     return (clean - robust) / clean if clean else 0.0
 
 
-def _checks(job: Robustness, subject: Subject, rows: dict[str, dict[float, Cell]]) -> list[Plain]:
+def _checks(job: Robustness, cells: Mapping[str, Cell], rows: dict[str, dict[float, Cell]]) -> list[Plain]:
     """Signs of masked gradients, each with what it saw: passed, or a sentence that says what fired."""
     found: list[Plain] = []
 
     def add(row: str, name: str, passed: bool, seen: str) -> None:
         found.append({"row": row, "check": name, "passed": passed, "seen": seen})
 
-    random, blind = rows.get("random", {}), {r: c for r, c in rows.items() if r == "square" or r.startswith("transfer")}
-    for row, cells in rows.items():
-        first = next(iter(cells.values())).figures
-        gradient = first.get("gradient")
-        if gradient is None:
+    kinds = {row: next(iter(known.values())).figures for row, known in rows.items()}
+    random = next((rows[row] for row, one in kinds.items() if one["attack"] == "random"), {})
+    blind = {row: rows[row] for row, one in kinds.items() if one["attack"] in ("square", "transfer")}
+    for row, own in rows.items():
+        first = kinds[row]
+        if (gradient := first["gradient"]) is None:
             continue
-        zero = max(cell.figures["zero_gradient"] or 0.0 for cell in cells.values())
-        add(row, "gradients are not zero", zero < 0.01, f"{zero:.1%} of images have none")
-        both = [eps for eps in cells if eps in random]
+        zeros = [cell.figures["zero_gradient"] for cell in own.values() if cell.figures["zero_gradient"] is not None]
+        if zeros:
+            add(row, "gradients are not zero", max(zeros) < 0.01, f"{max(zeros):.1%} of images have none")
+        both = [eps for eps in own if eps in random and eps > 0]
         if both:
-            worse = [eps for eps in both if random[eps].accuracy < cells[eps].accuracy]
-            add(row, "random signs are not stronger", not worse, _at(worse, random, cells, job))
+            worse = [eps for eps in both if random[eps].accuracy < own[eps].accuracy]
+            add(row, "random signs are not stronger", not worse, _at(worse, random, own, job))
         for name, others in blind.items():
-            worse = [eps for eps in cells if eps in others and others[eps].accuracy < cells[eps].accuracy]
-            add(row, f"{name} is not stronger", not worse, _at(worse, others, cells, job))
-        moved = [(eps, cells[eps].figures["codes_changed"], random[eps].figures["codes_changed"]) for eps in both]
-        if moved and moved[0][1] is not None and moved[0][2] is not None:
-            fewer = [eps for eps, own, other in moved if own is not None and other is not None and own <= other]
-            seen = ", ".join(
-                f"{show_eps(e, job.norm)}: {o:.1%} against {r:.1%}"
-                for e, o, r in moved
-                if o is not None and r is not None
-            )
-            add(row, "it moves more codes than random signs", not fewer, seen)
-        if row.startswith("apgd-ce") and gradient != "unquantised":
-            middle, few = job.eps[len(job.eps) // 2], max(1, job.steps // 4)
-            whole = subject.cell(f"check-whole-{gradient}-s{job.steps}-{job.norm}-255")
-            if whole is not None:
-                add(
-                    row,
-                    "eps 255/255 leaves none",
-                    whole.accuracy == 0,
-                    f"{whole.accuracy:.1%} of {len(whole.hits)} stand",
-                )
-            less, all_ = (
-                subject.cell(f"check-{kind}-{gradient}-s{n}-{job.norm}-{middle * 255:.4g}")
-                for kind, n in (("fewer", few), ("all", job.steps))
-            )
-            if less is not None and all_ is not None:
-                seen = f"{few} steps {less.accuracy:.1%}, {job.steps} steps {all_.accuracy:.1%}"
-                seen += f" at {show_eps(middle, job.norm)}"
-                add(row, "more steps are not weaker", all_.accuracy <= less.accuracy, seen)
+            worse = [eps for eps in own if eps in others and others[eps].accuracy < own[eps].accuracy]
+            add(row, f"{name} is not stronger", not worse, _at(worse, others, own, job))
+        moved = [(eps, own[eps].figures["codes_changed"], random[eps].figures["codes_changed"]) for eps in both]
+        moved = [(eps, mine, other) for eps, mine, other in moved if mine is not None and other is not None]
+        if moved:
+            seen = ", ".join(f"{show_eps(e, job.norm)}: {o:.1%} against {r:.1%}" for e, o, r in moved)
+            add(row, "it moves no fewer codes than random signs", all(o >= r for _, o, r in moved), seen)
+        if first["attack"] == "apgd-ce" and gradient != "unquantised":
+            _check_effort(partial(add, row), first, cells, job)
     return found
+
+
+def _check_effort(
+    add: Callable[[str, bool, str], None], first: Plain, cells: Mapping[str, Cell], job: Robustness
+) -> None:
+    """Whether the whole range breaks every image, and fewer steps are not stronger. first: figures of the attack."""
+    steps, few = first["steps"], max(1, first["steps"] // 4)
+    mine = [
+        cell
+        for name, cell in cells.items()
+        if name.startswith("check-")
+        and (cell.figures["gradient"], cell.figures["norm"]) == (first["gradient"], job.norm)
+    ]
+
+    def by_radius(kind: str, steps: int) -> dict[float, Cell]:
+        wanted = [cell for cell in mine if (cell.figures["check"], cell.figures["steps"]) == (kind, steps)]
+        return {cell.figures["eps"]: cell for cell in wanted}
+
+    for whole in by_radius("whole", steps).values():
+        add("eps 255/255 leaves none", whole.accuracy == 0, f"{whole.accuracy:.1%} of {len(whole.hits)} stand")
+    less = by_radius("fewer", few)
+    for eps, all_ in by_radius("all", steps).items():
+        if eps in less:
+            seen = (
+                f"{few} steps {less[eps].accuracy:.1%}, {steps} steps {all_.accuracy:.1%} at {show_eps(eps, job.norm)}"
+            )
+            add("more steps are not weaker", all_.accuracy <= less[eps].accuracy, seen)
 
 
 def _at(worse: list[float], others: dict[float, Cell], own: dict[float, Cell], job: Robustness) -> str:
@@ -193,22 +244,21 @@ def _at(worse: list[float], others: dict[float, Cell], own: dict[float, Cell], j
     return ", ".join(f"{show_eps(e, job.norm)}: {others[e].accuracy:.1%} against {own[e].accuracy:.1%}" for e in worse)
 
 
-def _differences(job: Robustness) -> Plain:
+def _differences(job: Robustness, known: dict[str, dict[str, Cell]], shared: dict[str, list[int]]) -> Plain:
     """Each run against the first, paired by image: clean, and the mean over corruptions with its standard error."""
-    first = _cells(job, job.subjects[0])
-    names = [name for name in first if name.startswith("corruption-")]
+    first = known[job.subjects[0].name]
+    names = [f"corruption-{name}-{severity}" for name in _counted(shared) for severity in shared[name]]
     out: Plain = {}
     for subject in job.subjects[1:]:
-        own = _cells(job, subject)
-        if len(own["clean"].hits) != len(first["clean"].hits):
-            continue
+        own = known[subject.name]
         row: Plain = {
             "clean": own["clean"].accuracy - first["clean"].accuracy,
             "clean_p": mcnemar(own["clean"].hits, first["clean"].hits),
         }
-        if names and all(name in own for name in names):
+        if names:
             each = np.mean([own[n].hits.astype(float) - first[n].hits.astype(float) for n in names], 0)  # (N,)
-            row |= {"corruptions": float(each.mean()), "corruptions_error": float(each.std(ddof=1) / sqrt(len(each)))}
+            error = float(each.std(ddof=1) / sqrt(len(each))) if len(each) > 1 else None
+            row |= {"corruptions": float(each.mean()), "corruptions_error": error}
         out[subject.name] = row
     return out
 
@@ -268,7 +318,15 @@ def markdown(results: Plain) -> str:
         lines += ["## Shifted data sets", ""]
         lines += _by_name(groups, "among the classes of the data", "shifts", "accuracy", list(some["shifts"]))
         lines += _by_name(groups, "among all classes of the model", "shifts", "over_all_classes", list(some["shifts"]))
-        lines += _by_name(groups, "codes that training had not kept", "shifts", "unseen_codes", list(some["shifts"]))
+        lines += _by_name(groups, "ECE", "shifts", "ece", list(some["shifts"]))
+        if any(run["tokens"] for run in runs.values()):
+            tokens = {name: group for name, group in groups.items() if group[0]["tokens"]}
+            lines += _by_name(tokens, "codes not kept in training", "shifts", "unseen_codes", list(some["shifts"]))
+        for name, one in some["shifts"].items():
+            if one["missing_classes"]:
+                missing = one["missing_classes"]
+                few = ", ".join(missing[:10]) + (", ..." if len(missing) > 10 else "")
+                lines += [f"Classes without images in {name}: {len(missing)} ({few}).", ""]
     if any("attacks" in run for run in runs.values()):
         lines += _attack_tables(settings, runs)
     if any("codes" in run for run in runs.values()):
@@ -277,7 +335,8 @@ def markdown(results: Plain) -> str:
         lines += ["## Differences from the first run, paired by image", ""]
         rows = []
         for name, d in results["differences"].items():
-            means = f"{100 * d['corruptions']:+.2f} ± {100 * d['corruptions_error']:.2f}" if "corruptions" in d else ""
+            error = f" ± {100 * d['corruptions_error']:.2f}" if d.get("corruptions_error") is not None else ""
+            means = f"{100 * d['corruptions']:+.2f}{error}" if "corruptions" in d else ""
             rows.append([name, f"{100 * d['clean']:+.1f} (p {d['clean_p']:.2g})", means])
         lines += _table(["run", "clean (McNemar)", "corruptions, mean ± standard error over images"], rows)
     return "\n".join(lines)
@@ -298,12 +357,12 @@ def _corruption_tables(settings: Plain, groups: dict[str, list[Plain]], some: Pl
     ]  # fmt: skip
     severity = str(settings["severities"][0])
     first = [n for n in ("gaussian_noise", "gaussian_blur") if n in names]
-    head = ["run", "clean", "ECE", "mean", "drop", *(["mCE"] if "mce" in some else [])]
+    head = ["run", "clean", "ECE", "mean", "drop", "ECE, corrupted", *(["mCE"] if "mce" in some else [])]
     head += [f"{n.replace('_', ' ')} {severity} (drop)" for n in first]
     rows = []
     for name, group in groups.items():
         row = [name, _over(group, "clean", "accuracy"), _over(group, "clean", "ece")]
-        row += [_over(group, "mean_accuracy"), _over(group, "relative_drop")]
+        row += [_over(group, "mean_accuracy"), _over(group, "relative_drop"), _over(group, "mean_ece")]
         row += [_over(group, "mce")] if "mce" in some else []
         for n in first:
             drops = [_drop(r["clean"]["accuracy"], r["corruptions"][n][severity]["accuracy"]) for r in group]
@@ -315,7 +374,20 @@ def _corruption_tables(settings: Plain, groups: dict[str, list[Plain]], some: Pl
         said = ", ".join(f"{name} {share} %" for name, share in unseen.items() if share)
         lines += [f"Codes that training had not kept, on clean images: {said}.", ""]
     rows = [[n.replace("_", " "), *(_over(g, "corruption_means", n) for g in groups.values())] for n in names]
-    return lines + _table(["mean over severities", *groups], rows)
+    lines += _table(["mean over severities", *groups], rows)
+    rows = []
+    for one in settings["severities"]:
+        counted = [n for n in some["mean_over"] if str(one) in some["corruptions"][n]]
+        means = [_severity_means(group, counted, str(one)) for group in groups.values()]
+        rows += [[f"mean of {len(counted)}, severity {one}", *map(_spread, means)]] if counted else []
+        for n in first:
+            cells = [_over(group, "corruptions", n, str(one), "accuracy") for group in groups.values()]
+            rows.append([f"{n.replace('_', ' ')}, severity {one}", *cells])
+    return lines + _table(["by severity", *groups], rows)
+
+
+def _severity_means(group: list[Plain], names: list[str], severity: str) -> list[Any]:
+    return [mean(run["corruptions"][name][severity]["accuracy"] for name in names) for run in group]
 
 
 def _attack_tables(settings: Plain, runs: Plain) -> list[str]:
@@ -332,12 +404,13 @@ def _attack_tables(settings: Plain, runs: Plain) -> list[str]:
         rows.append([f"**{name}**", f"clean {_over(group, 'attacked_clean')}", "", *["" for _ in radii]])
         for row, cells in group[0]["attacks"].items():
             one = next(iter(cells.values()))
-            effort = ", ".join(f"{one[k]} {k}" for k in ("steps", "restarts", "queries") if k in one)
+            effort = _effort(one)
             kind = "estimated" if one["estimated"] else "exact" if one["gradient"] else "none"
             rows.append([row, effort, kind, *(_over(group, "attacks", row, e, "accuracy") for e in radii)])
-            if "itself" in one:
-                itself = [_over(group, "attacks", row, e, "itself") for e in radii]
-                rows.append([f"{row}, judged on itself", effort, kind, *itself])
+            for key, said in (("itself", "judged on itself"), ("accuracy_bytes", "rounded to bytes")):
+                if key in one:
+                    also = [_over(group, "attacks", row, e, key) for e in radii]
+                    rows.append([f"{row}, {said}", effort, kind, *also])
         rows.append(["**worst**", "all of the above", "", *(f"**{_over(group, 'worst', e)}**" for e in radii)])
     lines += _table(["attack", "effort", "gradient", *(show_eps(e, settings["norm"]) for e in settings["eps"])], rows)
     checks = [(name, check) for name, run in runs.items() for check in run.get("checks", [])]
@@ -346,15 +419,17 @@ def _attack_tables(settings: Plain, runs: Plain) -> list[str]:
 
 
 def _code_tables(runs: Plain) -> list[str]:
-    swaps = next(list(run["codes"]["any"]) for run in runs.values() if "codes" in run)
+    numbers = {n for run in runs.values() for cells in run.get("codes", {}).values() for n in cells}
+    swaps = sorted(numbers, key=int)
     rows = []
     for name, group in _groups(runs).items():
         for kind, cells in group[0].get("codes", {}).items():
-            one = next(iter(cells.values()))
             row = [f"{name}, {SWAPS[kind]}", *(_over(group, "codes", kind, n, "accuracy") for n in swaps)]
+            looked = [n for n in cells if cells[n].get("psnr") is not None]
+            one = cells[looked[-1]] if looked else {}
             seen = [f"{one[key]:{form}}" if one.get(key) is not None else "" for key, form in LOOKS.items()]
-            rows.append([*row, *seen])
-    head = ["codes swapped", *swaps, f"PSNR in dB after {swaps[-1]}, decoded", "LPIPS"]
+            rows.append([*row, f"{seen[0]} ({looked[-1]})" if seen[0] else "", seen[1]])
+    head = ["codes swapped", *swaps, "PSNR in dB of changed images, decoded (after at most)", "LPIPS"]
     return ["## Attacks on codes", "", CODES_NOTE, "", *_table(head, rows)]
 
 
@@ -363,7 +438,7 @@ def attack_curves(runs: Plain) -> Curves:
     found: Curves = {}
     for name, run in runs.items():
         rows = {row: {e: c["accuracy"] for e, c in cells.items()} for row, cells in run.get("attacks", {}).items()}
-        for row, known in {"worst": run["worst"], **rows}.items() if rows else ():
+        for row, known in {**rows, "worst": run["worst"]}.items() if rows else ():
             points = [(float(e), a) for e, a in known.items() if a is not None and float(e) > 0]
             found.setdefault(name, {})[row] = [(0.0, run["attacked_clean"]), *points]
     return found
