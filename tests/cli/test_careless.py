@@ -537,3 +537,48 @@ def test_the_run_of_a_start_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "photo.jpg").write_bytes(b"")
     assert run("predict", tmp_path / "mine", tmp_path / "photo.jpg") == 3
     assert f"give the run in it: {tmp_path / 'mine/run'}" in capsys.readouterr().err
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inspect", LONG],
+        ["report", LONG],
+        ["predict", LONG, "x.jpg"],
+        ["train", "demo_token", "--data", LONG, "--out", "{root}/new"],
+        ["train", "demo_token", "--data", "{root}/x.tok", "--out", "{root}/" + LONG],
+        [
+            "train",
+            "demo_token",
+            f"augment=[{{name: token_crop{' ' * 250}, size: 4}}]",
+            "--data",
+            "none",
+            "--out",
+            "n",
+        ],
+    ],
+)
+def test_words_too_long_for_a_path(words: list[str], made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*(word.format(root=made) if "{root}" in word else word for word in words)) > 0
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert len([line for line in said.splitlines() if line.startswith("tilework: error")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("model.width=1000000", "do not fit"),
+        ("model.width=10000000000", "do not fit"),
+        ("model.depth=1000000", "do not fit"),
+        ("fit.seed=99999999999999999999999999", "below 2^63"),
+    ],
+)
+def test_senseless_sizes_of_new_runs(setting: str, said: str, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "demo_token", setting, "model.heads=2", "fit.batch=6", "--data", made / "x.tok"]
+    assert run(*words, "--out", made / "new") == 4
+    assert said in capsys.readouterr().err
+    assert not (made / "new").exists()

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilework.core.errors import OutputError
-from tilework.core.files import crc32c, new_directory, sha256, write, write_json
+from tilework.core.errors import DamageError, OutputError
+from tilework.core.files import crc32c, new_directory, read_plain, sha256, write, write_json
+from tilework.core.sealed import read_json
 
 
 def slow_crc32c(data: bytes) -> int:
@@ -228,3 +229,19 @@ def test_new_directory_below_a_file_is_an_output_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputError, match="cannot write"), new_directory(tmp_path / "file/out"):
         pytest.fail("the block ran")
+
+
+def test_pipes_and_devices_are_neither_waited_for_nor_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(OSError, match="not a regular file"):
+            read_plain(tmp_path / name)
+        with pytest.raises(OSError, match="not a regular file"):
+            sha256(tmp_path / name)
+        with pytest.raises(DamageError, match=name):
+            read_json(tmp_path / name)
+    (tmp_path / "file").write_bytes(b"four")
+    assert read_plain(tmp_path / "file", 4) == b"four"
+    with pytest.raises(OSError, match="larger than 3 bytes"):
+        read_plain(tmp_path / "file", 3)

@@ -10,9 +10,9 @@ import torch
 
 from small_data import write_images
 from tilework.cli.main import main
-from tilework.core.errors import ConfigError, InputError, OutputError
+from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
 from tilework.experiments.frontier import ROWS, Frontier, better
-from tilework.experiments.frontier_rows import check
+from tilework.experiments.frontier_rows import Point, check, rows
 from tilework.store import Store
 from tilework.tokenizers import TeacherCodesConfig, VitVqConfig, save_tokenizer
 
@@ -122,3 +122,37 @@ def test_the_default_rows_are_rows(data: tuple[Path, Path, Path], tmp_path: Path
     with pytest.raises(ConfigError, match="unknown row 'code'"):
         Frontier(train, val, tmp_path / "out", ("code:4",), teacher).run()
     assert not (tmp_path / "out").exists()
+
+
+def test_names_that_differ_in_capitals_or_signs_are_rows_of_their_own(
+    data: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, val, teacher = data
+    one = Frontier(train, val, tmp_path / "out", teacher=teacher, quiet=True)
+
+    def named(self: Frontier, value: str) -> Point:
+        return Point(1.0, 1.0, (0.5,), value)
+
+    monkeypatch.setitem(rows._entries, "tokens", named)
+    names = ("tokens:runs/A", "tokens:runs/B", "tokens:tok_1", "tokens:tok-1")
+    for _ in range(2):
+        found = [one._point(name, "tokens", name.partition(":")[2]) for name in names]
+        assert [point["row"] for point in found] == list(names)
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "[]", "{}", '{"row": "int8", "bytes": "x", "mean": 1}'])
+def test_damaged_points_are_named(data: tuple[Path, Path, Path], tmp_path: Path, text: str) -> None:
+    train, val, teacher = data
+    one = Frontier(train, val, tmp_path / "out", ("int8",), teacher, quiet=True)
+    one.run()
+    file = tmp_path / "out/points/int8.json"
+    whole = file.read_bytes()
+    file.write_text(text)
+    if text == "{}":  # another row's, as far as can be told: measured again beside it
+        assert one.run()["rows"][0]["row"] == "int8"
+    else:
+        with pytest.raises(DamageError, match=r"int8\.json"):
+            one.run()
+    file.write_bytes(whole.replace(b'"mean": ', b'"mean": 1'))
+    with pytest.raises(DamageError, match="was changed"):
+        one.run()

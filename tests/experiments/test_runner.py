@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tilework.augment import Embed
-from tilework.core.errors import OutputError
-from tilework.experiments.runner import Outcome, Trial, run_trial, run_trials, summarise, with_seed
+from tilework.core.errors import DamageError, InputError, OutputError
+from tilework.experiments.runner import Outcome, Trial, claim, run_trial, run_trials, summarise, with_seed
 from tilework.layers.stems import TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
@@ -61,3 +61,44 @@ def test_summary_by_hand(store: Path) -> None:
     assert table["second"]["paired"] == pytest.approx((0.2, 0.0), abs=1e-9)
     assert table["third"]["deviation"] is None
     assert table["third"]["paired"] is None
+
+
+DAMAGE = ["", "{", "[]", "null", "7", "\xff", "[" * 100_000]
+
+
+@pytest.mark.parametrize("text", [*DAMAGE, "{}"])
+@pytest.mark.parametrize("name", ["trial.json", "run/results.json"])
+def test_damaged_files_of_a_trial_are_named(store: Path, val_store: Path, tmp_path: Path, name: str, text: str) -> None:
+    one = trial("a", 0, store, val_store)
+    run_trial(one, tmp_path, "cpu", quiet=True)
+    (tmp_path / one.directory / name).write_text(text, "latin-1")
+    with pytest.raises((DamageError, OutputError), match=Path(name).name if text != "{}" else "a"):
+        run_trial(one, tmp_path, "cpu", quiet=True)
+
+
+@pytest.mark.parametrize("figure", ["5.0", "NaN", "null", '"x"'])
+def test_a_changed_figure_is_not_taken(store: Path, val_store: Path, tmp_path: Path, figure: str) -> None:
+    one = trial("a", 0, store, val_store)
+    found = run_trial(one, tmp_path, "cpu", quiet=True)
+    file = tmp_path / one.directory / "run/results.json"
+    file.write_text(file.read_text().replace(f'"top1": {found.metrics["top1"]}', f'"top1": {figure}'))
+    with pytest.raises(DamageError, match=r"results\.json"):
+        run_trial(one, tmp_path, "cpu", quiet=True)
+
+
+@pytest.mark.parametrize("line", ["null", "7", "[" * 100_000])
+def test_a_damaged_log_is_named(store: Path, val_store: Path, tmp_path: Path, line: str) -> None:
+    one = trial("a", 0, store, val_store)
+    run_trial(one, tmp_path, "cpu", quiet=True)
+    (tmp_path / one.directory / "run/log.jsonl").write_text(line + "\n")
+    with pytest.raises(InputError, match="log"):
+        run_trial(one, tmp_path, "cpu", quiet=True)
+
+
+@pytest.mark.parametrize("text", DAMAGE)
+def test_damaged_settings_of_a_table_are_named(tmp_path: Path, text: str) -> None:
+    claim(tmp_path, {"data": "x", "rates": (0.1, 0.2)}, "table")
+    claim(tmp_path, {"data": "x", "rates": (0.1, 0.2)}, "table")
+    (tmp_path / "settings.json").write_text(text, "latin-1")
+    with pytest.raises(DamageError, match=r"settings\.json"):
+        claim(tmp_path, {"data": "x"}, "table")

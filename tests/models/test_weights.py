@@ -6,6 +6,7 @@ import os
 import pickle
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tilework.core.errors import ConfigError, InputError
 from tilework.layers.positions import resize_positions
 from tilework.layers.stems import PatchStemConfig
 from tilework.models import Model, Resnet, ResnetConfig, VitConfig, adopt, create_model, read_weights
+from tilework.tokenizers.foreign import _tensors
 
 TINY = VitConfig(width=16, depth=2, heads=2, stem=PatchStemConfig(patch=4))
 
@@ -258,3 +260,23 @@ def test_damaged_and_foreign_files_are_refused_in_one_line(tmp_path: Path, name:
         with pytest.raises(InputError) as refusal:
             read_weights(tmp_path / name)
         assert "\n" not in str(refusal.value)
+
+
+def test_few_bytes_that_claim_many_numbers_are_refused(tmp_path: Path) -> None:
+    many = torch.zeros(1, dtype=torch.float16).expand(16_000, 16_000)
+    for name, found in (("flat", {"a.weight": many}), ("deep", {"model": {"a": [many]}})):
+        torch.save(found, tmp_path / f"{name}.pt")
+        with pytest.raises(InputError, match="in fewer bytes"):
+            read_weights(tmp_path / f"{name}.pt")
+
+
+def test_compressed_archives_are_refused(tmp_path: Path) -> None:
+    torch.save({"a.weight": torch.zeros(1000, 1000)}, tmp_path / "plain.pt")
+    with ZipFile(tmp_path / "plain.pt") as plain, ZipFile(tmp_path / "packed.pt", "w", ZIP_DEFLATED) as packed:
+        for entry in plain.infolist():
+            packed.writestr(entry.filename, plain.read(entry))
+    assert (tmp_path / "packed.pt").stat().st_size < 100_000
+    for read in (read_weights, _tensors):
+        assert read(tmp_path / "plain.pt")["a.weight"].shape == (1000, 1000)
+        with pytest.raises(InputError, match="compressed"):
+            read(tmp_path / "packed.pt")

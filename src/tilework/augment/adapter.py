@@ -19,7 +19,7 @@ from tilework.augment.augment import CPU
 from tilework.core.batch import Mix
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, DamageError, InputError
-from tilework.core.files import new_directory, sha256, write
+from tilework.core.files import new_directory, read_plain, sha256, write
 from tilework.core.sealed import read_json, write_sealed
 from tilework.core.torch_files import read_torch
 from tilework.layers.positions import sincos_positions
@@ -137,7 +137,7 @@ def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Codebook]:
             )
         if not (path / WEIGHTS).is_file() or sha256(path / WEIGHTS) != settings["sha256"]:
             raise DamageError(f"{path / WEIGHTS} is missing or damaged", "restore it")
-        tensors = load((path / WEIGHTS).read_bytes())
+        tensors = load(read_plain(path / WEIGHTS))
         codebook = tensors.pop("codebook").float()
         if codebook.ndim != 2 or codebook.shape[1] != code_dim:
             raise ValueError(f"a codebook of {tuple(codebook.shape)}")

@@ -37,7 +37,7 @@ def column(
 
     try:
         if values.suffix == ".npy":
-            found = np.load(values, allow_pickle=False)
+            found = np.load(values, allow_pickle=False, mmap_mode="r")  # sizes are those of the file
         else:
             found = values.read_text("utf-8", "surrogateescape").splitlines()
     except (OSError, ValueError, EOFError) as error:

@@ -89,6 +89,14 @@ TAKES_MANY = ("--data", "--val", "--tokenizer", "--rows", "--shift")  # options 
 RECIPES = ("train", "recipes")
 
 
+def is_there(path: Path) -> bool:
+    """Whether a path leads somewhere; a word that is too long for one, or not to be looked at, does not."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def in_order(command: str, words: Sequence[str]) -> list[str]:
     """Settings (KEY=VALUE) where the parser expects them: after the first word, wherever they were written."""
     if command not in TAKES_SETTINGS:
@@ -97,7 +105,7 @@ def in_order(command: str, words: Sequence[str]) -> list[str]:
     for word in words:
         if word.startswith("-"):
             option = word
-        elif ASSIGNMENT.fullmatch(word) and option in ("", *TAKES_MANY) and not Path(word).exists():
+        elif ASSIGNMENT.fullmatch(word) and option in ("", *TAKES_MANY) and not is_there(Path(word)):
             settings.append(word)
             continue
         rest.append(word)
@@ -149,7 +157,7 @@ def _check(kind: str, text: str, option: str) -> None:
     if not text or (kind == "tokenizer" and text in packaged()):
         return
     hint = KINDS[kind][1] if kind in KINDS else "check the path"
-    if not path.exists():
+    if not is_there(path):
         spool = path.with_name(f"{path.name}.spool")
         if spool.is_dir():
             what = f"{shown}{path} is not finished: its parts lie in {spool}"
@@ -194,7 +202,7 @@ def _alike(path: Path) -> str:
 
 def is_folder(words: Sequence[str]) -> bool:
     """Whether the first word of `train` is a folder or label file, and no recipe has its name."""
-    if not words or words[0].startswith("-") or not Path(words[0]).exists():
+    if not words or words[0].startswith("-") or not is_there(Path(words[0])):
         return False
     from tilework.recipes.index import names
 

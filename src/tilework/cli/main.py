@@ -14,7 +14,15 @@ from types import FrameType
 
 from tilework.cli.inputs import check_inputs, in_order, is_folder
 from tilework.cli.parse import call_with_arguments
-from tilework.core.errors import EXIT_CODES, BrokenImagesError, ConfigError, Stopped, TileworkError, UsageError
+from tilework.core.errors import (
+    EXIT_CODES,
+    BrokenImagesError,
+    ConfigError,
+    InputError,
+    Stopped,
+    TileworkError,
+    UsageError,
+)
 from tilework.core.launcher import end_with_launcher
 from tilework.core.methods import import_methods
 from tilework.core.registry import nearest
@@ -110,6 +118,12 @@ def main(args: list[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:  # of the disk or its permissions, wherever a file was opened
+        if error.filename is None:
+            raise
+        known = InputError(f"cannot use {error.filename}", error.strerror or type(error).__name__)
+        print(f"tilework: error: {known}", file=sys.stderr)
+        sys.exit(known.exit_code)
 
 
 def _how_to_go_on(words: list[str]) -> str:

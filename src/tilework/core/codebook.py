@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from tilework.core.errors import DamageError
-from tilework.core.files import write
+from tilework.core.files import read_plain, write
 
 FILE = "codebook.safetensors"
 SAME = 1e-5  # relative distance up to which two vectors are the same code: devices round unit lengths differently
@@ -125,7 +125,7 @@ class Codebook:
         """The codebook of a run or an exported model. expected: its digest."""
         file = directory / FILE
         try:
-            tensors = load(file.read_bytes())
+            tensors = load(read_plain(file))
             book = Codebook(tensors["codebook"], tensors["used"], tensors.get("table"), tensors.get("synonyms"))
         except (OSError, KeyError, SafetensorError) as error:
             raise DamageError(f"{file} cannot be read", f"restore it ({error})") from error

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -33,9 +35,26 @@ def crc32c(data: bytes | memoryview) -> int:
     return int(google_crc32c.value(bytes(data)))
 
 
+def open_plain(path: Path) -> BinaryIO:
+    """A file for reading; pipes and devices, which would be waited for or never end, raise OSError."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
+
+
+def read_plain(path: Path, most: int | None = None) -> bytes:
+    """All bytes of a file that is no pipe or device, and has at most so many."""
+    with open_plain(path) as file:
+        if most is not None and os.fstat(file.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
+        return file.read()
+
+
 def sha256(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         return sha256_of(file)
 
 

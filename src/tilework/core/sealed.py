@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tilework.core.errors import DamageError
-from tilework.core.files import write
+from tilework.core.files import read_plain, write
 
 SEAL = "seal"  # the last key of a file
+LARGEST = 1 << 26  # bytes of a file
 
 
 def seal_of(body: dict[str, Any]) -> str:
@@ -32,7 +33,7 @@ def write_sealed(path: Path, body: dict[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The object of a file, without its hash; one that was changed is refused. Files that others write have no hash."""
     try:
-        plain = json.loads(path.read_bytes())
+        plain = json.loads(read_plain(path, LARGEST))
         if not isinstance(plain, dict):
             raise ValueError("no object")
         seal = plain.pop(SEAL, None)

@@ -3,20 +3,51 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
-from zipfile import is_zipfile
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, is_zipfile
 
 import torch
+from torch import Tensor
 
 from tilework.core.errors import InputError
 
 
+def check_stored(path: Path) -> None:
+    """Refuse an archive whose entries are compressed: torch writes none, and few bytes could become very many."""
+    if not is_zipfile(path):
+        return
+    try:
+        with ZipFile(path) as archive:
+            packed = [entry.filename for entry in archive.infolist() if entry.compress_type != ZIP_STORED]
+    except (OSError, ValueError, BadZipFile) as error:
+        raise InputError(f"{path} is damaged", f"restore it ({error})") from error
+    if packed:
+        raise InputError(
+            f"{path} holds compressed data ({packed[0]})", "save it with torch.save, which compresses nothing"
+        )
+
+
+def check_whole(path: Path, found: object) -> None:
+    """Refuse tensors that claim more numbers than the file holds."""
+    for value in found.values() if isinstance(found, Mapping) else found if isinstance(found, list | tuple) else ():
+        check_whole(path, value)
+    if not isinstance(found, Tensor) or found.layout != torch.strided or found.is_quantized:
+        return
+    if found.numel() * found.itemsize > found.untyped_storage().nbytes():
+        raise InputError(f"{path} has a tensor of {tuple(found.shape)} in fewer bytes", "such files are not read")
+
+
 def read_torch(path: Path) -> object:
     """What a file of torch holds; refuses anything but tensors and containers of them."""
+    check_stored(path)
     try:
         with torch.serialization.safe_globals([Namespace]):  # training code keeps its arguments so: plain values
             found: object = torch.load(path, map_location="cpu", mmap=is_zipfile(path), weights_only=True)
+        check_whole(path, found)
         return found
+    except InputError:
+        raise
     except Exception as error:  # the restricted reader refuses in many ways: UnpicklingError, RuntimeError, ...
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(f"{path} is damaged or holds more than tensors; none of it was run", reason) from error

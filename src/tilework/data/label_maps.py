@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from tilework.core.batch import Batch
 from tilework.core.config import decode
 from tilework.core.errors import ConfigError, DamageError, InputError
-from tilework.core.files import new_directory, sha256, write
+from tilework.core.files import new_directory, read_plain, sha256, write
 from tilework.core.location import Location, is_store
 from tilework.core.sealed import read_json, write_sealed
 from tilework.data.columns import ColumnKind, column_kinds
@@ -72,7 +72,7 @@ class LabelMaps:
             card, entry = decode(MapsCard, plain["card"]), decode(ColumnEntry, plain["entry"])
             if plain.get("keys", sha256(path / KEYS)) != sha256(path / KEYS):  # older ones have no hash of them
                 raise DamageError(f"{path / KEYS} is damaged", "restore it")
-            keys = unpack_column((path / KEYS).read_bytes(), "text")
+            keys = unpack_column(read_plain(path / KEYS), "text")
             if entry.kind != "bytes" or any(".." in Path(shard.file).parts for shard in entry.shards):
                 raise ValueError("shards that cannot be")
             records = RecordColumn(path, entry)

@@ -9,8 +9,8 @@ N images | h, w code grid | D channels of the teacher | C code dim | K codes | G
 
 from __future__ import annotations
 
+import hashlib
 import io
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,10 +27,11 @@ from torch import Tensor
 from tilework.augment.embed import look_up
 from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
-from tilework.core.errors import ConfigError, InputError
+from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.files import locked, make_directory, sha256, write, write_json
 from tilework.core.location import PACKAGED, packaged
 from tilework.core.registry import nearest
+from tilework.core.sealed import read_json, write_sealed
 from tilework.data.image_folder import ImageFolder
 from tilework.data.images import ImageSource
 from tilework.data.loader import in_order
@@ -108,7 +109,7 @@ class Frontier:
         return plan
 
     def _point(self, name: str, kind: str, value: str) -> Plain:
-        file = self.out / "points" / f"{re.sub(r'[^a-z0-9]+', '-', name)}.json"
+        file = self._point_file(name)
         if not file.is_file():
             begun = monotonic()
             point = rows[kind](self, value)
@@ -116,8 +117,19 @@ class Frontier:
                      "deviation": stdev(point.accuracy) if len(point.accuracy) > 1 else None,
                      "seconds": round(monotonic() - begun, 1)}  # fmt: skip
             make_directory(file.parent)
-            write_json(file, found)
-        return dict(json.loads(file.read_bytes()))
+            write_sealed(file, found)
+        known = read_json(file)
+        if not all(isinstance(known.get(key), float | int) for key in ("bytes", "mean")):
+            raise DamageError(f"{file} is no point of a frontier", "remove it, and it is measured again")
+        return known
+
+    def _point_file(self, name: str) -> Path:
+        """Of a row; names that differ in capitals or signs alone have a hash of theirs."""
+        plain = re.sub(r"[^a-z0-9]+", "-", name)
+        file = self.out / "points" / f"{plain}.json"
+        if file.is_file() and read_json(file).get("row") != name:
+            return file.with_name(f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}.json")
+        return file
 
     def _report(self, points: list[Plain]) -> Plain:
         for point in points:

@@ -6,7 +6,6 @@ N images | D channels of the teacher | C code dim | K codes
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 from collections.abc import Callable
@@ -25,9 +24,10 @@ from torch import Tensor
 
 from tilework.core.config import resolve
 from tilework.core.distributed import pick_device
-from tilework.core.errors import ConfigError, MachineError
+from tilework.core.errors import ConfigError, DamageError, MachineError
 from tilework.core.files import new_directory, write_json
 from tilework.core.registry import Registry
+from tilework.core.sealed import read_json
 from tilework.data.image_files import open_image, to_rgb
 from tilework.data.image_folder import ImageFolder
 from tilework.recipes import run_of
@@ -292,7 +292,10 @@ def _write_files(folder: ImageFolder, out: Path, kind: str, side: int, quality: 
 
 
 def _bytes_of(path: Path) -> float:
-    return float(json.loads((path / "bytes.json").read_bytes())["bytes_per_image"])
+    size = read_json(path / "bytes.json").get("bytes_per_image")
+    if not isinstance(size, float | int):
+        raise DamageError(f"{path / 'bytes.json'} is malformed", f"remove {path}, and it is made again")
+    return float(size)
 
 
 for _kind in CODERS:

@@ -9,14 +9,16 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from statistics import mean, stdev
 from time import monotonic, process_time, sleep
 
 from tilework.core.config import Plain, encode
-from tilework.core.errors import InUseError, OutputError
+from tilework.core.errors import DamageError, InUseError, OutputError
 from tilework.core.files import is_free, locked, make_directory, write_json
 from tilework.core.location import Location
+from tilework.core.sealed import read_json
 from tilework.experiments.protocol import curve
 from tilework.experiments.statistics import paired_difference, pooled_deviation, resolvable
 from tilework.objectives import Task
@@ -82,11 +84,11 @@ def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False
     settings |= {"start": str(trial.start)} if trial.start else {}
     make_directory(directory)
     with locked(directory):
-        known = (
-            json.loads((directory / TRIAL).read_bytes())
-            if (directory / TRIAL).is_file()
-            else {**settings, "seconds": 0.0, "cpu_seconds": 0.0}
-        )
+        known = {**settings, "seconds": 0.0, "cpu_seconds": 0.0}
+        if (directory / TRIAL).is_file():
+            known = {"cpu_seconds": 0.0, **read_json(directory / TRIAL)}
+        if not all(isinstance(known.get(name), float | int) for name in ("seconds", "cpu_seconds")):
+            raise DamageError(f"{directory / TRIAL} is malformed", "restore it, or remove the directory")
         if {key: value for key, value in known.items() if key in COMPARED} != settings:
             raise OutputError(f"{directory} holds a run with other settings", "choose another --out or use those")
         if not (directory / "run" / RESULTS).is_file():
@@ -100,11 +102,19 @@ def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False
                     train(trial.run, trial.data[0], trial.val[0], directory / "run", device, title, quiet, trial.start)
             finally:
                 known["seconds"] += monotonic() - begun
-                known["cpu_seconds"] = known.get("cpu_seconds", 0.0) + process_time() - busy
+                known["cpu_seconds"] += process_time() - busy
                 write_json(directory / TRIAL, known)
-        metrics = json.loads((directory / "run" / RESULTS).read_bytes())
+        metrics = _figures(directory / "run" / RESULTS, task_of(trial.run).metric)
     evaluations = curve(directory / "run", task_of(trial.run).metric)
-    return Outcome(trial, metrics, known["seconds"], known.get("cpu_seconds", 0.0), evaluations)
+    return Outcome(trial, metrics, known["seconds"], known["cpu_seconds"], evaluations)
+
+
+def _figures(file: Path, metric: str) -> dict[str, float]:
+    """What a run ended with; the figure that tables compare must be a number."""
+    found = read_json(file)
+    if not isinstance(found.get(metric), float | int) or not isfinite(found[metric]):
+        raise DamageError(f"{file} has no figure '{metric}'", "restore it, or remove the run to train it again")
+    return found
 
 
 def run_trials(
@@ -146,7 +156,7 @@ def claim(out: Path, state: Plain, name: str) -> None:
         write_json(file, state)
     elif not file.is_file():
         raise OutputError(f"{out} holds other files", "choose another --out")
-    elif (known := json.loads(file.read_bytes())) != state:
+    elif (known := read_json(file)) != json.loads(json.dumps(state)):
         other = next((key for key in state if known.get(key) != state[key]), "")
         what = f" ({other}: {_short(known.get(other))}, not {_short(state[other])})" if other else ""
         hint = f"choose another --out or use those in {file}"

@@ -13,6 +13,10 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 TENSORS = 20_000  # of a network, at most: ten times those of the largest that are known
 
 
+class TooLarge(ValueError):
+    """A network of more numbers than are accepted."""
+
+
 @contextmanager
 def without_memory(most: int) -> Iterator[None]:
     """Networks that are built inside have shapes only; one of more than so many numbers is stopped by ValueError."""
@@ -23,7 +27,7 @@ def without_memory(most: int) -> Iterator[None]:
         if get_ident() == owner and parameter is not None:
             count, tensors = count + parameter.numel(), tensors + 1
             if count > most or tensors > TENSORS:
-                raise ValueError(f"a network of more than {most:,} numbers or {TENSORS:,} tensors is asked for")
+                raise TooLarge(f"a network of more than {most:,} numbers or {TENSORS:,} tensors is asked for")
 
     hook = register_module_parameter_registration_hook(add)
     try:

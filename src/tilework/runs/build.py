@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -30,6 +31,7 @@ from tilework.data.pairs import PairFolder
 from tilework.data.source import shape_of
 from tilework.data.streamed_images import Streamed, StreamedImages
 from tilework.models import Network
+from tilework.models.without_memory import TooLarge, without_memory
 from tilework.objectives import Combined, Objective, ObjectiveConfig
 from tilework.runs.directory import DataSpec
 from tilework.runs.run import Draw, Run
@@ -208,8 +210,22 @@ def store_of(source: Source) -> Store | None:
     return source.store
 
 
+def _check_size(run: Run, spec: DataSpec) -> None:
+    """Refuse a network whose weights alone fill this machine's memory, before any of it is taken."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 40
+    try:
+        with without_memory(memory // 4):
+            run.model.build(spec.channels, spec.grid, run.objective.task.outputs(len(spec.classes)))
+    except TooLarge as error:
+        what = f"the weights of this network do not fit the {memory / 1e9:.0f} GB of this machine"
+        raise ConfigError(what, "lower its width, depth or number of entities") from error
+    except (RuntimeError, NotImplementedError):
+        pass  # a network that cannot be built by its shapes alone
+
+
 def build_model(run: Run, spec: DataSpec) -> Network:
     """The network of a run, freshly initialised from its seed."""
+    _check_size(run, spec)
     torch.manual_seed(run.fit.seed)
     return run.model.build(spec.channels, spec.grid, run.objective.task.outputs(len(spec.classes)))
 

@@ -21,7 +21,7 @@ from tilework.core.codebook import FILE as CODEBOOK
 from tilework.core.codebook import Codebook
 from tilework.core.config import Plain, decode, encode, first_difference, read_yaml, to_yaml
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
-from tilework.core.files import is_free, make_directory, sha256, write
+from tilework.core.files import is_free, make_directory, read_plain, sha256, write
 from tilework.core.location import PathOrHub, what_is
 from tilework.core.sealed import read_json, write_sealed
 from tilework.data.image_files import Frame
@@ -162,8 +162,11 @@ class RunDirectory:
     def log(self) -> list[Plain]:
         """What was logged, line by line."""
         try:
-            return [json.loads(line) for line in (self.path / "log.jsonl").read_text().splitlines()]
-        except (OSError, ValueError) as error:
+            lines = [json.loads(line) for line in read_plain(self.path / "log.jsonl").decode().splitlines()]
+            if not all(isinstance(line, dict) for line in lines):
+                raise ValueError("a line is no object")
+            return lines
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{self.path} has no log that can be read", f"restore log.jsonl ({error})") from error
 
     def claim(self, run: Run, start: PathOrHub | None) -> None:

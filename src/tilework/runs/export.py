@@ -23,7 +23,7 @@ from tilework.core.codebook import FILE as CODEBOOK
 from tilework.core.codebook import Codebook
 from tilework.core.config import decode, encode
 from tilework.core.errors import ConfigError, DamageError, InputError, MachineError, OutputError, TileworkError
-from tilework.core.files import new_directory, sha256, write
+from tilework.core.files import new_directory, read_plain, sha256, write
 from tilework.core.hub import local
 from tilework.core.location import location, path_or_hub, what_is
 from tilework.core.sealed import read_json, write_sealed
@@ -292,7 +292,7 @@ def _open_exported(path: Path) -> Trained:
             raise DamageError(f"{path / name} is missing or damaged", "export the run again")
     codebook = Codebook.read(path, about.codebook) if about.codebook else None
     try:
-        tensors = load((path / WEIGHTS).read_bytes())
+        tensors = load(read_plain(path / WEIGHTS))
         with torch.device("meta"):  # sizes first: nothing is allocated by settings that do not fit the file
             shapes = {k: v.shape for k, v in _build(about).state_dict().items()}
         if shapes != {k: v.shape for k, v in tensors.items()}:

@@ -20,7 +20,7 @@ from safetensors.numpy import load
 
 from tilework.core.codebook import Codebook, are_synonyms
 from tilework.core.errors import DamageError, InputError, OutputError, TileworkError
-from tilework.core.files import locked, sha256, write
+from tilework.core.files import locked, read_plain, sha256, write
 from tilework.core.location import Url, location
 from tilework.store.codec import Chained, codecs
 from tilework.store.columns import RecordColumn, Values, entry_of, pack_column, unpack_column, write_column
@@ -301,7 +301,7 @@ class Store:
                 raise DamageError(f"{self.path} has no {name}", "restore it")
             if sha256(local) != self.manifest.files[name].sha256:
                 raise DamageError(f"{path} is damaged", "restore it")
-            return parse(local.read_bytes())
+            return parse(read_plain(local))
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise DamageError(f"{path} cannot be read", f"restore it ({error})") from error
 

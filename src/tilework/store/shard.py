@@ -22,7 +22,7 @@ import numpy as np
 
 from tilework.core.compiled import in_parts, kernels
 from tilework.core.errors import DamageError, InputError
-from tilework.core.files import crc32c, write
+from tilework.core.files import crc32c, open_plain, write
 from tilework.store.codec import KERNELS
 
 MAGIC = b"TILESHRD"
@@ -147,7 +147,7 @@ class Shard:
     ) -> None:
         self.path = path
         try:
-            with file or path.open("rb") as opened:
+            with file or open_plain(path) as opened:
                 self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise DamageError(f"shard {path.name} cannot be opened", f"restore it ({error})") from error

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tilework.core.config import resolve
 from tilework.core.errors import DamageError, InputError
+from tilework.core.torch_files import check_stored
 from tilework.models.model import ModelConfig
 from tilework.tokenizers import fsq_vae, magvit2, maskgit_vq, titok, var, vit_vqgan, vq_vae, vqgan
 from tilework.tokenizers.shapes import Shapes, renamed
@@ -187,6 +188,8 @@ def _tensors(path: Path) -> Tensors:
     """All tensors of a checkpoint by name; pickles are read by torch's restricted reader, which runs nothing."""
     if not path.is_file():
         raise InputError(f"no file {path}", "give a checkpoint: .ckpt, .pt, .pth or .safetensors")
+    if path.suffix != ".safetensors":
+        check_stored(path)
     try:
         if path.suffix == ".safetensors":
             return load_file(path)

@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from tilework.core.errors import DamageError, TileworkError
-from tilework.core.files import crc32c, new_directory, sha256, write
+from tilework.core.files import crc32c, new_directory, read_plain, sha256, write
 from tilework.core.sealed import read_json, write_sealed
 from tilework.models.without_memory import without_memory
 from tilework.train.sharded import divided_like, gathered
@@ -140,7 +140,7 @@ def _tensors(path: Path, part: str, state: dict[str, Any]) -> dict[str, Tensor]:
     file = path / f"{part}.safetensors"
     if not file.is_file() or sha256(file) != state["sha256"].get(file.name):
         raise DamageError(f"{file} is missing or damaged", "restore it, or remove the run")
-    return load(file.read_bytes())
+    return load(read_plain(file))
 
 
 def _once(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

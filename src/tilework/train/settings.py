@@ -109,6 +109,8 @@ class FitConfig:
         for name in ("seed", "evaluate_every", "save_every", "picture_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)} but must not be negative")
+        if self.seed >= 1 << 63:
+            raise ValueError(f"seed is {self.seed} but must be below 2^63")
         for name in ("batch", "accumulate", "repeats", "lanes", "keep", "log_every", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)} but must be at least 1")
