@@ -165,6 +165,27 @@ def test_decompression_bomb_is_set_aside(tmp_path: Path) -> None:
     assert "pixels" in source.broken[0].reason
 
 
+def test_many_pixels_in_few_bytes_are_refused(tmp_path: Path) -> None:
+    """A GIF of 43 bytes took 1.3 GB."""
+    gif = b"GIF89a" + (9000).to_bytes(2, "little") * 2 + b"\x80\0\0\0\0\0\xff\xff\xff"
+    gif += b"!\xf9\4\1\0\0\0\0,\0\0\0\0" + (9000).to_bytes(2, "little") * 2 + b"\0\2\2D\1\0;"
+    (tmp_path / "thin.gif").write_bytes(gif)
+    for file in (tmp_path / "thin.gif", image_files.ImageBytes(gif, "thin.gif")):
+        with pytest.raises(ValueError, match=r"9000x9000 pixels in .* bytes are no photograph"):
+            decode_image(file, SIZE)
+    put(tmp_path / "small.png", Image.new("1", (3000, 3000)))  # below the size that is looked at
+    assert decode_image(tmp_path / "small.png", SIZE).shape == (3, *SIZE)
+
+
+def test_pixels_of_unknown_range_are_refused(tmp_path: Path) -> None:
+    for mode, value in (("F", 0.5), ("I", 70_000), ("I", -1)):
+        Image.new(mode, (20, 20), value).save(tmp_path / "a.tif")
+        with pytest.raises(ValueError, match="pixels"):
+            decode_image(tmp_path / "a.tif", SIZE)
+    Image.new("I", (20, 20), 257 * 128).save(tmp_path / "a.tif")
+    assert (decode_image(tmp_path / "a.tif", SIZE) == 128).all()
+
+
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 @pytest.mark.parametrize("cut", [b"MM\x00*\x00", b"MM\x00*", b"II*\x00\x08\x00\x00\x00\x05"])
 def test_damaged_orientation_data_does_not_stop_the_folder(tmp_path: Path, cut: bytes) -> None:

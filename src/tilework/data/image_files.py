@@ -30,6 +30,7 @@ if find_spec("pillow_heif"):
     import_module("pillow_heif").register_heif_opener()
     SUFFIXES, FORMATS = (*SUFFIXES, ".heic", ".heif"), (*FORMATS, "HEIF")
 LARGEST = 100_000_000  # pixels; read from the header before anything is decoded
+LARGE, THIN = 16_000_000, 100  # an image of more pixels than the first has a byte for so many of them at least
 
 
 @dataclass(frozen=True)
@@ -105,13 +106,29 @@ def bounded_image(path: File) -> Image.Image:
     if image.width * image.height > LARGEST:
         image.close()
         raise ValueError(f"{image.width}x{image.height} pixels are more than {LARGEST}")
+    if image.width * image.height > LARGE and image.width * image.height > THIN * (stored := _bytes(path)):
+        image.close()
+        raise ValueError(f"{image.width}x{image.height} pixels in {stored} bytes are no photograph")
     return image
+
+
+def _bytes(file: File) -> int:
+    if isinstance(file, Path):
+        return file.stat().st_size
+    at, end = file.tell(), file.seek(0, io.SEEK_END)
+    file.seek(at)
+    return end
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
     """Any mode to RGB: 16-bit grey is scaled, transparency lies on white."""
+    if image.mode == "F":
+        raise ValueError("pixels are floating-point numbers, whose range is not known")
     if image.mode.startswith("I"):
-        image = Image.fromarray((np.asarray(image, np.float32) / 257).round().clip(0, 255).astype(np.uint8))
+        grey = np.asarray(image)
+        if grey.min() < 0 or grey.max() > 0xFFFF:
+            raise ValueError(f"pixels from {grey.min()} to {grey.max()} are not of 16 bits")
+        image = Image.fromarray((grey / np.float32(257)).round().astype(np.uint8))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
