@@ -10,9 +10,10 @@ import torch
 
 from small_data import write_images
 from tilework.cli.main import main
-from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.core.errors import BrokenImagesError, ConfigError, DamageError, InputError, OutputError
+from tilework.data import ImageFolder
 from tilework.experiments.frontier import ROWS, Frontier, better
-from tilework.experiments.frontier_rows import Point, check, rows
+from tilework.experiments.frontier_rows import Point, _write_files, check, rows
 from tilework.store import Store
 from tilework.tokenizers import TeacherCodesConfig, VitVqConfig, save_tokenizer
 
@@ -156,3 +157,16 @@ def test_damaged_points_are_named(data: tuple[Path, Path, Path], tmp_path: Path,
     file.write_bytes(whole.replace(b'"mean": ', b'"mean": 1'))
     with pytest.raises(DamageError, match="was changed"):
         one.run()
+
+
+def test_images_that_cannot_be_read_are_left_out_of_small_files(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "train", 2, 20)
+    first = sorted(folder.rglob("*.png"))[0]
+    first.write_text("no image")
+    _write_files(ImageFolder.open(folder), tmp_path / "small", "jpeg", 16, 30)
+    assert len(list((tmp_path / "small").rglob("*.png"))) == 39
+    for file in sorted(folder.rglob("*.png"))[:5]:
+        file.write_text("no image")
+    with pytest.raises(BrokenImagesError, match="5 of 40 images"):
+        _write_files(ImageFolder.open(folder), tmp_path / "other", "jpeg", 16, 30)
+    assert not [file for file in tmp_path.iterdir() if file.name not in ("train", "small")]

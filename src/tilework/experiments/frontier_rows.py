@@ -6,10 +6,8 @@ N images | D channels of the teacher | C code dim | K codes
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, log2, prod
@@ -28,8 +26,9 @@ from tilework.core.errors import ConfigError, DamageError, MachineError
 from tilework.core.files import new_directory, write_json
 from tilework.core.registry import Registry
 from tilework.core.sealed import read_json
-from tilework.data.image_files import open_image, to_rgb
+from tilework.data.image_files import File, open_image, to_rgb
 from tilework.data.image_folder import ImageFolder
+from tilework.data.images import decode_all
 from tilework.recipes import run_of
 from tilework.store import Store
 from tilework.tokenizers import load_tokenizer
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 
 POOLED = "other crops, augmentation, dense labels, pictures"  # what pooled features lack
 PARTS = ("train", "val")
+MAX_BROKEN = 0.05  # share of images that may be unreadable
 CODERS = {"jpeg": "JPEG", "webp": "WEBP", "avif": "AVIF"}
 PQ_DIMS, PQ_CODES = 256, 256  # principal components of pooled features; codes of each byte
 
@@ -269,25 +269,28 @@ def _files(self: Frontier, kind: str, value: str) -> Point:
 
 
 def _write_files(folder: ImageFolder, out: Path, kind: str, side: int, quality: int) -> None:
-    """Bytes are those of the coder; files are kept as PNG of what it gives back, which every reader knows."""
-    with new_directory(out) as root, ThreadPoolExecutor(os.cpu_count()) as pool:
+    """Bytes are those of the coder; files are kept as PNG of what it gives back, which every reader knows.
+
+    Images that cannot be read are left out, as in every other row.
+    """
+
+    def coded(path: File) -> tuple[Image.Image, int]:
+        with open_image(path) as image:
+            rgb = to_rgb(image)
+        short = min(rgb.size)
+        left, top = (rgb.width - short) // 2, (rgb.height - short) // 2
+        small = rgb.resize((side, side), Image.Resampling.BICUBIC, (left, top, left + short, top + short))
+        data = io.BytesIO()
+        small.save(data, CODERS[kind], quality=quality)
+        return Image.open(io.BytesIO(data.getvalue())).convert("RGB"), len(data.getvalue())
+
+    sizes = []
+    with new_directory(out) as root:
         for label in folder.classes:
             (root / label).mkdir(parents=True)
-
-        def one(i: int) -> int:
-            with open_image(folder.paths[i]) as image:
-                rgb = to_rgb(image)
-            short = min(rgb.size)
-            left, top = (rgb.width - short) // 2, (rgb.height - short) // 2
-            small = rgb.resize((side, side), Image.Resampling.BICUBIC, (left, top, left + short, top + short))
-            data = io.BytesIO()
-            small.save(data, CODERS[kind], quality=quality)
-            Image.open(io.BytesIO(data.getvalue())).convert("RGB").save(
-                root / folder.classes[int(folder.labels[i])] / f"{i:08d}.png"
-            )
-            return len(data.getvalue())
-
-        sizes = list(pool.map(one, range(len(folder))))
+        for i, (image, size) in decode_all(folder, coded, [], MAX_BROKEN, lambda done, total: None):
+            image.save(root / folder.classes[int(folder.labels[i])] / f"{i:08d}.png")
+            sizes.append(size)
         write_json(root / "bytes.json", {"bytes_per_image": mean(sizes)})
 
 
