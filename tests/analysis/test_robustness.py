@@ -351,6 +351,8 @@ def test_what_cannot_be_is_refused_before_anything_is_computed(made: Path, tmp_p
         job(made, tmp_path / "o", attacks=("apgd-ce",), gradients=("ste",)).run()
     with pytest.raises(InputError, match=r"is what .* was trained on"):
         Robustness((made / "pixel",), made / "train", tmp_path / "o", device="cpu").run()
+    with pytest.raises(InputError, match=r"is what .* was trained on"):
+        Robustness((made / "token",), made / "train", tmp_path / "o", made / "tokenizer", device="cpu").run()
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.json").write_text("{}")
     with pytest.raises(InputError, match="is an exported model, not a run"):

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import ImageOps
 from torch import Tensor
 
 from tilework.core.errors import InputError
 from tilework.data import ImageFolder, ImageSource
-from tilework.data.image_files import Broken, File, decode_image, open_image, to_rgb
+from tilework.data.image_files import Broken, File, Frame, decode_image, fit_image, open_image, to_rgb
 from tilework.data.images import decode_all
 from tilework.data.part import part_of
 from tilework.evaluation.from_pixels import confidence_error
@@ -53,9 +53,18 @@ class Shift:
 
 
 def open_shift(
-    name: str, root: Path, classes: Sequence[str], size: tuple[int, int], max_broken: float = 0.05, images: int = 0
+    name: str,
+    root: Path,
+    classes: Sequence[str],
+    size: tuple[int, int],
+    max_broken: float = 0.05,
+    images: int = 0,
+    frame: Frame = "cover",
 ) -> Shift:
-    """Read a data set. A file ROOT/classes.csv or ROOT.csv (folder,class[;class]) maps folders that are no classes."""
+    """Read a data set, framed as the model's images are.
+
+    A file ROOT/classes.csv or ROOT.csv (folder,class[;class]) maps folders that are no classes.
+    """
     folder = ImageFolder.open(root)
     if images and images < len(folder):
         folder = folder.take(part_of(len(folder), images))
@@ -65,22 +74,21 @@ def open_shift(
     broken: list[Broken] = []
     good, kept = [], []
     for i, image in decode_all(
-        folder, lambda p: _decode(p, size, border), broken, max_broken, lambda done, total: None
+        folder, lambda p: _decode(p, size, border, frame), broken, max_broken, lambda done, total: None
     ):
         good.append(i)
         kept.append(image)
-    source = ImageSource(folder.take(np.array(good)), size, tuple(broken), _kept=np.stack(kept))
+    source = ImageSource(folder.take(np.array(good)), size, tuple(broken), frame=frame, _kept=np.stack(kept))
     present = torch.from_numpy(np.unique(source.labels))
     missing = tuple(c for c, known in zip(classes, right[present].any(0).tolist(), strict=True) if not known)
     return Shift(name, source, right, missing)
 
 
-def _decode(path: File, size: tuple[int, int], border: int) -> np.ndarray:
+def _decode(path: File, size: tuple[int, int], border: int, frame: Frame) -> np.ndarray:
     if not border:
-        return decode_image(path, size)
+        return decode_image(path, size, frame)
     with open_image(path) as image:
-        inner = ImageOps.crop(to_rgb(image), border)
-        fitted = ImageOps.fit(inner, (size[1], size[0]), Image.Resampling.BICUBIC)
+        fitted = fit_image(ImageOps.crop(to_rgb(image), border), size, frame)
     return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
 
 

@@ -177,6 +177,10 @@ class Inputs:
         if len(sizes) > 1:
             found = " and ".join(f"{h}x{w}" for h, w in sorted(sizes))
             raise ConfigError(f"the runs take images of {found} px", "compare runs of one size: all see the same bytes")
+        frames = sorted({subject.ask.images.frame for subject in subjects})
+        if len(frames) > 1:
+            hint = "compare runs of one: all see the same bytes"
+            raise ConfigError(f"the runs fit images to their size by {' and '.join(frames)}", hint)
         return subjects
 
     def _check_attacks(self, subject: Subject) -> None:
@@ -189,6 +193,8 @@ class Inputs:
             if codes is not None and not set(self.gradients) & set(subject.ask.gradients):
                 known = ", ".join(subject.ask.gradients)
                 raise ConfigError(f"{subject.name} has no gradient {' or '.join(self.gradients)}", f"it has {known}")
+        if self.codes and (codes is None or codes.stage != "ids"):
+            self.say(f"{subject.name} has no grid of codes: none are swapped")
         if codes is not None and self.codes and codes.stage == "ids":
             positions = int(np.prod(codes.grid))
             if max(self.codes) > positions:

@@ -137,10 +137,12 @@ class Robustness(Inputs):
 
     def _shifts(self) -> list[Shift]:
         first = self.subjects[0]
-        size = first.ask.images.grid
+        size, frame = first.ask.images.grid, first.ask.images.frame
         if any(subject.classes != first.classes for subject in self.subjects) and self.shifts:
             raise ConfigError("the runs have different classes", "measure shifts for one list of classes at a time")
-        return [open_shift(name, root, first.classes, size, images=self.images) for name, root in self.shifts]
+        return [
+            open_shift(name, root, first.classes, size, images=self.images, frame=frame) for name, root in self.shifts
+        ]
 
     def _shift(self, subject: Subject, shift: Shift) -> None:
         source = shift.images
@@ -170,7 +172,10 @@ class Robustness(Inputs):
         for name in self.corruptions:
             one = _seconds(partial(corrupting.corrupt, sample, name, 3, draws, self.native, self.frost)) / len(sample)
             total += one * len(self.pixels) * len(self.severities)
-        return plan | {"minutes": total / 60, "note": "attacks end earlier: images that are broken are left"}
+        note = (
+            "attacks end earlier, at images that are broken; shifts, transfer, swapped codes and checks are not counted"
+        )
+        return plan | {"minutes": total / 60, "note": note}
 
     def _cost(self, subject: Subject, encoded: bool) -> float:
         """Seconds that a run takes if no image is broken. encoded: for another run, with the same tokenizer."""
