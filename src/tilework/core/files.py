@@ -37,11 +37,9 @@ def crc32c(data: bytes | memoryview) -> int:
 
 def open_plain(path: Path) -> BinaryIO:
     """A file for reading; pipes and devices, which would be waited for or never end, raise OSError."""
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return file
+    return path.open("rb")
 
 
 def read_plain(path: Path, most: int | None = None) -> bytes:
