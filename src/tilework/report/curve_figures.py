@@ -54,15 +54,14 @@ def effect_chart(effects: Sequence[tuple[str, float | None, float, float]]) -> b
     """
     figure = Figure(figsize=(8, 0.9 + 0.36 * len(effects)), layout="constrained")
     axes = figure.subplots()
-    for y, (_, paper, ours, half) in enumerate(effects):
-        axes.errorbar(
-            ours, y, xerr=half, fmt="o", color=BLUE, capsize=3, label="ours, 95 % interval" if y == 0 else None
-        )
-        if paper is not None:
-            axes.plot(paper, y, marker="D", linestyle="none", color=ORANGE, label="paper" if y == 0 else None)
+    rows, found = range(len(effects)), [ours for *_, ours, _ in effects]
+    axes.errorbar(found, rows, xerr=[half for *_, half in effects], fmt="none", color=BLUE, capsize=3)
+    axes.plot(found, rows, "o", color=BLUE, label="ours, 95 % interval")
+    if published := [(paper, y) for y, (_, paper, *_) in enumerate(effects) if paper is not None]:
+        axes.plot(*zip(*published, strict=True), "D", color=ORANGE, label="paper (ImageNet, its own network)")
     axes.axvline(0, color="0.6", linewidth=0.8)
     axes.set(yticks=range(len(effects)), yticklabels=[name for name, *_ in effects], xlabel="points of accuracy")
     axes.invert_yaxis()
-    axes.legend(frameon=False, fontsize=8)
+    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=2)
     _plain(axes)
     return _png(figure)
