@@ -187,9 +187,9 @@ def test_the_command_measures_both_kinds_on_the_same_bytes(
 
 
 def job(made: Path, out: Path, **more: object) -> Robustness:
-    runs = more.pop("runs", (made / "token",))
+    runs, data = more.pop("runs", (made / "token",)), more.pop("data", made / "val")
     given = {"tokenizer": made / "tokenizer", "images": 8, "attack_images": 4, "device": "cpu", **more}
-    return Robustness(runs, made / "val", out, **given)  # type: ignore[arg-type]
+    return Robustness(runs, data, out, **given)  # type: ignore[arg-type]
 
 
 def test_runs_of_one_tokenizer_encode_an_image_once(
@@ -313,15 +313,14 @@ def test_damaged_figures_are_named(made: Path, tmp_path: Path, damage: str) -> N
 
 def test_other_images_are_refused_and_another_path_to_the_same_is_not(made: Path, tmp_path: Path) -> None:
     data = Path(shutil.copytree(made / "val", tmp_path / "val"))
-    given = {"tokenizer": made / "tokenizer", "images": 8, "attack_images": 4, "device": "cpu"}
-    Robustness((made / "token",), made / "val", tmp_path / "o", **given).run()  # type: ignore[arg-type]
-    Robustness((made / "token",), data, tmp_path / "o", **given).run()  # type: ignore[arg-type]
+    job(made, tmp_path / "o").run()
+    job(made, tmp_path / "o", data=data).run()
     for file in data.rglob("*.*"):  # all of them become one
         file.write_bytes(sorted((made / "val/class1").iterdir())[0].read_bytes())
     with pytest.raises(OutputError, match="figures of other images"):
-        Robustness((made / "token",), data, tmp_path / "o", **given).run()  # type: ignore[arg-type]
+        job(made, tmp_path / "o", data=data).run()
     with pytest.raises(OutputError, match="figures of another number of images"):
-        Robustness((made / "token",), data, tmp_path / "o", **{**given, "images": 9}).run()  # type: ignore[arg-type]
+        job(made, tmp_path / "o", data=data, images=9).run()
 
 
 def test_what_cannot_be_is_refused_before_anything_is_computed(made: Path, tmp_path: Path) -> None:
