@@ -14,8 +14,8 @@ from tilework.report.figures import _plain, _png
 def accuracy_curves(
     runs: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], unit: str, scale: float = 1.0
 ) -> bytes:
-    """A panel for each run, a line for each attack. runs: name to lines of (size, accuracy); 'worst' is drawn thick."""
-    columns = min(3, len(runs))
+    """A panel for each run, a line for each attack. runs: name to lines of (size, accuracy); 'worst' lies below all."""
+    columns = 2 if len(runs) == 4 else min(3, len(runs))
     rows = -(-len(runs) // columns)
     figure = Figure(figsize=(4.4 * columns + 1.6, 3.4 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
@@ -28,9 +28,12 @@ def accuracy_curves(
         for name, points in lines.items():
             xs, ys = zip(*sorted(points), strict=True)
             worst = name == "worst"
-            colour, thick = ("black", 2.4) if worst else (colours(names.index(name) % 20), 1.1)
+            colour, thick = ("0.75", 6) if worst else (colours(names.index(name) % 20), 1.1)
             sizes, heights = [x * scale for x in xs], [100 * y for y in ys]
-            panel.plot(sizes, heights, marker="o", markersize=3, label=name, color=colour, linewidth=thick)
+            marker, layer = (None, 1) if worst else ("o", 2)
+            panel.plot(
+                sizes, heights, marker=marker, markersize=3, label=name, color=colour, linewidth=thick, zorder=layer
+            )
         panel.set_title(title, fontsize=10)
         panel.set_ylim(0, 100)
         panel.set_xlabel(unit)
