@@ -159,7 +159,7 @@ def changed(**tensors: Tensor | None) -> dict[str, Tensor]:
             TUNED,
             changed(token_emb__word_embeddings__weight=torch.zeros(1, DIM).expand(1 << 40, DIM)),
             InputError,
-            "do not fit each other",
+            "in fewer bytes",
         ),
     ],
 )

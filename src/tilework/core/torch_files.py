@@ -23,9 +23,8 @@ def check_stored(path: Path) -> None:
     except (OSError, ValueError, BadZipFile) as error:
         raise InputError(f"{path} is damaged", f"restore it ({error})") from error
     if packed:
-        raise InputError(
-            f"{path} holds compressed data ({packed[0]})", "save it with torch.save, which compresses nothing"
-        )
+        what = f"{path} holds compressed data ({packed[0]}), as programs of TorchScript do; none of it was run"
+        raise InputError(what, "save its tensors with torch.save, which compresses nothing")
 
 
 def check_whole(path: Path, found: object) -> None:

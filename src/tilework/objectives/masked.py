@@ -45,9 +45,7 @@ class MaskedConfig(ObjectiveConfig):
     hidden: Literal["dropped", "partly"] = "dropped"  # partly: the least share; others enter as a vector (published)
     fill: Literal["mask", "class"] = "mask"  # what the decoder sees of hidden patches
     table: Literal["learnt", "frozen", "random"] = "learnt"  # vectors of codes; all but random start as the codebook
-    # deviation of a learnt table at first. Answers are products with it and grow no sharper than its vectors are long;
-    # 0.02 is published, for 400 epochs. For the input, the norm undoes it
-    table_deviation: float = 0.02
+    table_deviation: float = 0.02  # of a learnt table at first: answers are no sharper than its vectors are long
     standardise: bool = False  # as in 'embed'
     detach: bool = True  # the table learns from what is seen alone, not from the answers
     width: int = 512  # of the decoder
@@ -98,7 +96,7 @@ class Masked(Objective):
         vectors = torch.from_numpy(codebook.table(config.standardise))
         start = torch.randn_like(vectors) if config.table == "random" else vectors / vectors.std().clamp(min=1e-6)
         trained = config.learns_table  # what stays the codebook is not normalised either
-        start = config.table_deviation * start if trained else vectors
+        start = config.table_deviation * start if trained else vectors  # for the input, the norm undoes it
         self.table = CodeTable(start, norm=trained, dropout=config.dropout, trained=trained)
         self.bias = nn.Parameter(torch.zeros(len(vectors)))
         self.patch, width = _visible_patch(model, vectors.shape[1])
