@@ -48,3 +48,10 @@ def test_other_content_is_refused_as_ours(tmp_path: Path, content: bytes) -> Non
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(DamageError, match=r"a\.json"):
         read_json(tmp_path / "a.json")
+
+
+def test_a_hash_that_must_be_there_is_missed(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"top1": 0.5}')
+    assert read_json(tmp_path / "a.json") == {"top1": 0.5}
+    with pytest.raises(DamageError, match="was changed"):
+        read_json(tmp_path / "a.json", required=True)

@@ -152,3 +152,20 @@ def test_a_chain_that_has_not_begun(tmp_path: Path) -> None:
     (tmp_path / "chain.yaml").write_text("links: []")
     with pytest.raises(InputError, match="has not begun"):
         Trained.open(tmp_path)
+
+
+def test_figures_without_their_hash_or_of_another_file_are_refused(tmp_path: Path) -> None:
+    """Lines that are left out may take the hash along; another file of the run has a hash of its own."""
+    made = tmp_path / "run"
+    train(TOKEN, write_store(tmp_path / "x.tok"), None, made, "cpu", quiet=True)
+    run, file = RunDirectory(made), made / "results.json"
+    figures, whole = run.figures(), read_json(file)
+    assert figures["steps"] == whole["steps"]
+    for damaged in (json.dumps(whole), (made / DATA).read_text()):
+        file.write_text(damaged)
+        with pytest.raises(DamageError, match=r"results\.json"):
+            run.figures()
+    data = {key: value for key, value in read_json(made / DATA).items() if key != "settings"}
+    write_sealed(made / DATA, data)  # a run of an older version
+    file.write_text(json.dumps(whole))
+    assert run.figures() == figures

@@ -30,14 +30,17 @@ def write_sealed(path: Path, body: dict[str, Any]) -> None:
     write(path, sealed(body))
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object of a file, without its hash; one that was changed is refused. Files that others write have no hash."""
+def read_json(path: Path, required: bool = False) -> dict[str, Any]:
+    """The object of a file, without its hash; one that was changed is refused.
+
+    required: the hash must be there; otherwise files that others or older versions wrote may lack it.
+    """
     try:
         plain = json.loads(read_plain(path, LARGEST))
         if not isinstance(plain, dict):
             raise ValueError("no object")
         seal = plain.pop(SEAL, None)
-        changed = seal is not None and seal != seal_of(plain)
+        changed = seal != seal_of(plain) if seal is not None else required
     except (OSError, ValueError, RecursionError) as error:
         raise DamageError(f"{path} is not JSON", f"restore it ({error})") from error
     if changed:

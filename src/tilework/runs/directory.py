@@ -157,7 +157,11 @@ class RunDirectory:
         """What validation gave at the end; empty before."""
         if not self.finished:
             return {}
-        return {k: v for k, v in read_json(self.path / RESULTS).items() if isinstance(v, int | float)}
+        hashed = "settings" in read_json(self.path / DATA)  # runs of older versions have no hashes
+        found = read_json(self.path / RESULTS, required=hashed)
+        if hashed and "steps" not in found:
+            raise DamageError(f"{self.path / RESULTS} holds no figures of a run", "restore it")
+        return {k: v for k, v in found.items() if isinstance(v, int | float)}
 
     def log(self) -> list[Plain]:
         """What was logged, line by line."""
