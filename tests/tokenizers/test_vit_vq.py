@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tilework.core.batch import Batch, Target
+from tilework.core.config import decode
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.rng import Draws
 from tilework.layers.positions import sincos_positions
+from tilework.models import ModelConfig
 from tilework.objectives import ReconstructConfig
 from tilework.tokenizers import VitVq, VitVqConfig
 from tilework.tokenizers.kmeans import kmeans, squared_distances
@@ -212,3 +214,11 @@ def test_scalar_quantisers_learn_and_use_their_codes(settings: dict[str, Any]) -
 def test_settings_of_scalar_quantisers_must_agree(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         VitVqConfig(**settings).build(3, (0, 0), 0)
+
+
+@pytest.mark.parametrize("setting", ["patch", "codes", "code_dim", "width", "heads"])
+@pytest.mark.parametrize("value", [0, -1, -2])
+def test_sizes_below_one_are_refused(setting: str, value: int) -> None:
+    """Two groups less than none divide every width."""
+    with pytest.raises(ConfigError, match="at least 1"):
+        decode(ModelConfig, {"name": "vit_vq", setting: value})

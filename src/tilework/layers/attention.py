@@ -21,7 +21,7 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int, qkv_bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
-        if width % heads:
+        if heads < 1 or width % heads:
             raise ConfigError(f"a width of {width} is no multiple of {heads} heads", "change model.heads")
         self.heads, self.dropout = heads, dropout
         self.seen: list[Tensor] | None = None  # a list, where the matrices are wanted: (B, k, N, N) with gradient

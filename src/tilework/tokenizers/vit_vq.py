@@ -45,6 +45,10 @@ class VitVqConfig(ModelConfig):
     quantiser: Literal["nearest", "fsq", "lfq"] = "nearest"  # a learnt codebook, rounded channels, signs
     levels: tuple[int, ...] = ()  # of each channel of FSQ: code_dim of them, whose product is codes
 
+    def __post_init__(self) -> None:
+        if min(self.patch, self.codes, self.code_dim, self.width, self.heads) < 1 or self.depth < 0:
+            raise ValueError("patch, codes, code_dim, width and heads must be at least 1, and depth not negative")
+
     def build(self, channels: int, grid: tuple[int, int], classes: int) -> VitVq:
         """The tokenizer; images may have any size that is a multiple of the patch."""
         return VitVq(self)
