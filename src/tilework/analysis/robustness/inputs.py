@@ -203,7 +203,7 @@ class Inputs:
 
     @cached_property
     def source_of_transfer(self) -> Subject | None:
-        """The run on pixels that images of 'transfer' are made against."""
+        """The run on pixels that images of 'transfer' are made against; its folder has the name of its weights."""
         if "transfer" not in self.attacks or self.transfer is None:
             return None
         trained = Trained.open(self.transfer)
