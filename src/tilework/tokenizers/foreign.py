@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tilework.core.config import resolve
 from tilework.core.errors import DamageError, InputError
-from tilework.core.torch_files import check_stored
+from tilework.core.torch_files import check_stored, check_whole
 from tilework.models.model import ModelConfig
 from tilework.tokenizers import fsq_vae, magvit2, maskgit_vq, titok, var, vit_vqgan, vq_vae, vqgan
 from tilework.tokenizers.shapes import Shapes, renamed
@@ -208,6 +208,7 @@ def _tensors(path: Path) -> Tensors:
         str(name).removeprefix("module."): tensor for name, tensor in found.items() if isinstance(tensor, Tensor)
     }
     for name, tensor in tensors.items():
-        if tensor.layout != torch.strided or tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
+        if tensor.layout != torch.strided:
             raise InputError(f"{path} has '{name}' of {tuple(tensor.shape)} in fewer bytes", "such files are not read")
+    check_whole(path, tensors)
     return tensors

@@ -96,6 +96,7 @@ class Inputs:
         object.__setattr__(self, "frost", folder)
         object.__setattr__(self, "eps", tuple(sorted(set(self.eps))))
         object.__setattr__(self, "codes", tuple(sorted(set(self.codes))))
+        object.__setattr__(self, "gradients", tuple(dict.fromkeys(self.gradients)))
         corrupting.check(names, self.severities, folder is not None)
         self._check()
 
@@ -118,8 +119,6 @@ class Inputs:
             raise ConfigError("attack 'transfer' needs a run on pixels", "add --transfer RUN")
         if self.corruptions and not self.severities:
             raise ConfigError("corruptions without a severity", "give --severities some of 1 to 5")
-        if "ste" in self.gradients and len(set(self.gradients)) == 1:
-            object.__setattr__(self, "gradients", ("ste",))
         resolved = [run.resolve() for run in self.runs]
         if len(set(resolved)) < len(resolved):
             raise ConfigError("a run is given twice", "give each once")
