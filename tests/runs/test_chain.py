@@ -22,7 +22,7 @@ from torch import Tensor
 from small_data import write_images, write_store
 from tilework.augment import CentreCrop, Embed, EmbeddingNoise, Flip, Normalise, TokenCrop
 from tilework.core.config import encode, read_yaml, resolve
-from tilework.core.errors import ConfigError, InputError, OutputError, TileworkError
+from tilework.core.errors import ConfigError, InputError, OutputError, Stopped, TileworkError
 from tilework.core.files import sha256
 from tilework.layers.stems import PatchStemConfig, TokenStemConfig
 from tilework.models import VitConfig
@@ -239,6 +239,20 @@ def test_a_process_killed_while_it_saves_goes_on(made: Made, tmp_path: Path) -> 
     last = [checkpoint(tmp_path / out / "2-pixels") for out in ("out", "whole")]
     for part in ("objective", "optimiser"):
         assert len({sha256(path / f"{part}.safetensors") for path in last}) == 1
+
+
+def test_a_signal_after_the_last_step_of_a_link_stops_the_chain(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "_say_broken", lambda job, out: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(Stopped, match=f"stopped when .*{NAMES[0]} was finished: repeat the command"):
+            made.train(out)
+    assert (out / NAMES[0] / "results.json").is_file()
+    assert not (out / NAMES[1]).exists()
+    made.train(out)
+    assert weights(out) == weights(made.out)
 
 
 def test_three_links_and_a_start(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

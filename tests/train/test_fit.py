@@ -271,6 +271,28 @@ def test_a_signal_saves_and_stops(number: signal.Signals, store: Path, tmp_path:
     assert_same(weights(whole.model), weights(resumed.model))
 
 
+@pytest.mark.parametrize("step", [4, 5, 7, 10, 11])
+def test_a_stopped_run_keeps_the_checkpoints_of_an_undisturbed_one(step: int, store: Path, tmp_path: Path) -> None:
+    def kept(name: str) -> list[str]:
+        return sorted(path.name for path in (tmp_path / name / "checkpoints").iterdir())
+
+    fit(job(tiny(save_every=3), store, tmp_path / "whole"))
+    first = job(tiny(save_every=3), store, tmp_path / "run")
+    first.after_step = lambda done: os.kill(os.getpid(), signal.SIGINT) if done == step - 1 else None
+    with pytest.raises(Stopped):
+        fit(first)
+    assert f"step-{step:08d}" in kept("run")
+    fit(job(tiny(save_every=3), store, tmp_path / "run"))
+    assert kept("run") == kept("whole") == ["latest", "step-00000009", "step-00000012"]
+
+
+def test_a_signal_during_the_last_evaluation_is_not_lost(store: Path, tmp_path: Path) -> None:
+    one = job(tiny(evaluate_every=0), store, tmp_path / "run")
+    one.evaluate = lambda model: os.kill(os.getpid(), signal.SIGINT) or {"top1": 0.5}
+    assert fit(one).steps == 12
+    assert one.stop == [signal.SIGINT]
+
+
 def test_old_checkpoints_are_removed(store: Path, tmp_path: Path) -> None:
     fit(job(tiny(save_every=1, keep=3), store, tmp_path / "run"))
     kept = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())

@@ -15,6 +15,7 @@ from torch import nn
 from tilework.augment import AnyStep, apply_all, build_all
 from tilework.core.config import Plain
 from tilework.core.distributed import World, join_world
+from tilework.core.errors import Stopped
 from tilework.core.files import locked, write, write_json
 from tilework.core.location import Location, PathOrHub, Url, location, path_or_hub
 from tilework.core.rng import Draws
@@ -45,7 +46,7 @@ from tilework.runs.run import Run
 from tilework.runs.start import Start
 from tilework.store.upload import Mirror
 from tilework.tokenizers.find import find_tokenizer, keep_tokenizer, place_from
-from tilework.train import HELD, TRAINING, Job, Result, find_rate, fit, time_steps
+from tilework.train import HELD, TRAINING, Job, Result, find_rate, fit, stop_signals, time_steps
 from tilework.train.execution import check_execution
 from tilework.train.log import counted, notice
 
@@ -209,7 +210,7 @@ def train_in(
     job = prepare(run, data, val, out, world, title, quiet, start)
     job.tensorboard = tensorboard
     job.saved = push or job.saved
-    with locked(out) if world.leads else nullcontext():
+    with locked(out) if world.leads else nullcontext(), stop_signals(job.stop):
         result = fit(job)
         if world.leads:
             job.objective.save_artefact(result.model, out)
@@ -219,6 +220,8 @@ def train_in(
             _say_broken(job, out)
             write_sealed(out / RESULTS, result.summary)
             job.saved()
+    if world.any(bool(job.stop)):  # it came after the last step; what follows this run shall not begin
+        raise Stopped(f"stopped when {out} was finished", "repeat the command to go on with what follows")
     world.wait()  # a run that starts from this one reads what was just written
     return result
 

@@ -1,7 +1,7 @@
 """The training loop."""
 
 from tilework.train.find_rate import Rates, find_rate
-from tilework.train.fit import HELD, TRAINING, Job, Result, fit, time_steps
+from tilework.train.fit import HELD, TRAINING, Job, Result, fit, stop_signals, time_steps
 from tilework.train.settings import FitConfig, OptimConfig, ScheduleConfig
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "ScheduleConfig",
     "find_rate",
     "fit",
+    "stop_signals",
     "time_steps",
 ]

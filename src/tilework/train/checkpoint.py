@@ -35,10 +35,13 @@ def save_checkpoint(
     ema: nn.Module | None,
     keep: int,
     best: bool = False,
+    due: Callable[[int], bool] = lambda step: True,
 ) -> None:
     """Write a checkpoint, point `latest` at it, and `best` if it is; remove older ones but the best.
 
     slots: state of the optimiser, as `optimiser_tensors` gives it.
+    due: whether a step is one of those saved at regular intervals. `keep` counts these and this one: a run that was
+    stopped in between ends with the checkpoints of an undisturbed one.
     """
     name = f"step-{step:08d}"
     with new_directory(root / name, replace=True) as folder:
@@ -52,10 +55,10 @@ def save_checkpoint(
     if best:  # first: a run killed in between repeats the evaluation, and would not know after `latest`
         _point(root / "best", name)
     _point(root / "latest", name)
-    kept = best_checkpoint(root)
-    for old in (*sorted(root.glob("step-*"))[:-keep], *root.glob(".step-*.tmp")):  # the latter of a save cut short
-        if old != kept:
-            shutil.rmtree(old)
+    found = sorted(root.glob("step-*"))
+    kept = [path for path in found if path.name == name or due(int(path.name.removeprefix("step-")))][-keep:]
+    for old in {*found, *root.glob(".step-*.tmp")} - {*kept, best_checkpoint(root)}:  # .tmp: of a save cut short
+        shutil.rmtree(old)
 
 
 def latest_checkpoint(root: Path) -> Path | None:

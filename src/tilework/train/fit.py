@@ -66,6 +66,7 @@ class Job:
     metric: str = "top1"  # by which the best checkpoint is known
     higher_is_better: bool = True
     tensorboard: bool = False  # whether to write events for TensorBoard beside the log
+    stop: list[int] = field(default_factory=list)  # signals received that ask to stop
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,10 @@ class Fit:
 
     def run(self) -> Result:
         """Train to the end, or until stopped."""
+        with stop_signals(self.job.stop):
+            return self._run()
+
+    def _run(self) -> Result:
         begun = monotonic()
         quiet = self.job.quiet or not self.world.leads
         self.log = RunLog(self.job.out / "log.jsonl", self.start, not self.world.leads, self.job.tensorboard)
@@ -179,14 +184,13 @@ class Fit:
             notice(f"resuming {self.job.out} after step {self.start} of {self.total}", quiet)
         self.bar = Bar(self.job.title, self.total, self.start, quiet)
         try:
-            with _stop_signals() as stop:
-                for step, batch in enumerate(self.loader.run(done, done if ended else self.total), done):
-                    self._step(step, batch)
-                    self._after(step + 1, stop)
-                    self.job.after_step(step + 1)
-                    done = step + 1
-                    if self.gives_up:
-                        break
+            for step, batch in enumerate(self.loader.run(done, done if ended else self.total), done):
+                self._step(step, batch)
+                self._after(step + 1)
+                self.job.after_step(step + 1)
+                done = step + 1
+                if self.gives_up:
+                    break
             if not self.metrics:  # resumed after the last step, whose metrics are in the log
                 self._evaluate(done, log=False)
             self._say_end(done, quiet)
@@ -252,7 +256,7 @@ class Fit:
             group["lr"] = factor * self.config.optim.lr * group["scale"]
         return factor
 
-    def _after(self, done: int, stop: list[int]) -> None:
+    def _after(self, done: int) -> None:
         """Log, evaluate, save and stop when due. done: steps taken."""
         config = self.config
         looks = done % config.log_every == 0 or done == self.total or self.world.device.type == "cpu"
@@ -264,9 +268,8 @@ class Fit:
         if done == self.total or (epoch_ends and config.evaluate_every and epoch % config.evaluate_every == 0):
             self._evaluate(done)
             best = bool(self.metrics) and self.best.see(done, self.metrics)
-        stopping = looks and self.world.any(bool(stop))
-        due = done % config.save_every == 0 if config.save_every else epoch_ends
-        if due or best or stopping or done == self.total or self.gives_up:
+        stopping = looks and self.world.any(bool(self.job.stop))
+        if self._due(done) or best or stopping or done == self.total or self.gives_up:
             self._save(done, best)
         if stopping and done < self.total:
             raise Stopped(
@@ -274,13 +277,17 @@ class Fit:
                 "repeat the command to resume",
             )
 
+    def _due(self, done: int) -> bool:
+        """Whether a checkpoint is saved after so many steps whatever happens."""
+        return done % (self.config.save_every or self.loader.steps) == 0
+
     def _save(self, done: int, best: bool) -> None:
         if self.sharded is not None:
             self.sharded.gather()
         slots = optimiser_tensors(self.optimiser, self.world.leads)
         if self.world.leads:
             folder = self.job.out / "checkpoints"
-            save_checkpoint(folder, done, self.whole, slots, self.whole_ema, self.config.keep, best)
+            save_checkpoint(folder, done, self.whole, slots, self.whole_ema, self.config.keep, best, self._due)
             self.job.saved()
         self.world.wait()
 
@@ -368,9 +375,8 @@ def _short(metrics: dict[str, float]) -> str:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """Record SIGTERM and SIGINT so that the loop saves a checkpoint first; a second SIGINT interrupts at once."""
-    received: list[int] = []
+def stop_signals(received: list[int]) -> Iterator[None]:
+    """Record SIGTERM and SIGINT, so that what is under way is saved first; a second SIGINT interrupts at once."""
 
     def note(number: int, frame: FrameType | None) -> None:
         if received and number == signal.SIGINT:
@@ -384,7 +390,7 @@ def _stop_signals() -> Iterator[list[int]]:
     except ValueError:  # not the main thread: signals are someone else's
         pass
     try:
-        yield received
+        yield
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
