@@ -1,8 +1,8 @@
 """Row 3: files that are well formed and senseless. Only errors of ours, little memory, within two seconds.
 
 A tree (JSON, YAML, XML) is changed at random places to values that parsers meet seldom, and written again with its
-checksum where it has one; bytes are changed for formats whose own libraries read them. Stores have a generator of
-their own: tests/store/test_store_fuzz.py.
+checksum where it has one; bytes are changed for formats whose own libraries read them. Stores are forged by the
+generator of tests/store/test_store_fuzz.py.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from faults.things import (
     read_tokenizer,
 )
 from small_data import write_images, write_objects, write_voc
+from store.test_store_fuzz import examine, forge, make_subjects
 from tilework.core.config import decode, read_yaml
 from tilework.core.errors import TileworkError
 from tilework.core.files import sha256
@@ -122,19 +123,40 @@ def tried(parser: Parser, count: int, rng: np.random.Generator, folder: Path) ->
     for number in range(count):
         state = rng.bit_generator.state["state"]["state"]
         parser.write(folder, rng)
-        before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-        trouble = None
-        try:
-            parser.read(folder)
-        except TileworkError as error:
-            trouble = "more than one line" if "\n" in str(error) else None
-        except Exception as error:
-            trouble = f"{type(error).__name__}: {str(error)[:200]}"
-        seconds = time.process_time() - begun
-        grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-        trouble = trouble or (f"{seconds:.1f} s" if seconds > SECONDS else None)
-        trouble = trouble or (f"{grown >> 20} MB" if grown > MEMORY else None)
+        trouble = judged(partial(parser.read, folder))
         yield trouble and f"{parser.name}, file {number} (state {state}): {trouble}"
+
+
+def judged(read: Callable[[], Any]) -> str | None:
+    """What is wrong with how a file is read or refused, if anything."""
+    before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    trouble = None
+    try:
+        read()
+    except TileworkError as error:
+        trouble = "more than one line" if "\n" in str(error) else None
+    except Exception as error:
+        trouble = f"{type(error).__name__}: {str(error)[:200]}"
+    seconds = time.process_time() - begun
+    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    trouble = trouble or (f"{seconds:.1f} s" if seconds > SECONDS else None)
+    return trouble or (f"{grown >> 20} MB" if grown > MEMORY else None)
+
+
+def forged_stores(count: int, rng: np.random.Generator, folder: Path) -> Trials:
+    """Stores whose checksums, hashes and seal are right, whatever they hold."""
+    subjects, seed = make_subjects(folder), int(rng.integers(2**31))
+
+    def read(path: Path) -> None:
+        for error in examine(path)[1]:
+            raise error
+
+    for number in range(count):
+        draft = forge(subjects, seed, number)
+        changed = draft.lay_out()
+        trouble = judged(partial(read, draft.subject.path))
+        draft.clear(changed)
+        yield trouble and f"store {number} of seed {seed} ({'; '.join(draft.story)}): {trouble}"
 
 
 def of_json(file: str, sealed: bool = True) -> Callable[[Path, np.random.Generator], None]:
@@ -374,5 +396,6 @@ PARSERS = (
     Parser("Parquet", _parquet, parquet_file, partial(_read_shards, "x.parquet")),
 )  # fmt: skip
 
+ROWS.append(Row(3, "senseless files: store", 20_000, 20, forged_stores))
 for parser in PARSERS:
     ROWS.append(Row(3, f"senseless files: {parser.name}", 20_000, 20, partial(tried, parser)))

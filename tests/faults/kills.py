@@ -20,6 +20,7 @@ from faults.processes import contents, ended, killed_after, killed_at_sync, laun
 from faults.things import make_tokenizer
 from small_data import write_images, write_pairs, write_store
 from small_runs import SETTINGS
+from tilework.store import spool_of
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,21 @@ def _annotate(data: Path, out: Path) -> list[str]:
     return ["annotate", f"{data}/images", "--model", f"{data}/model", "--top", "2", "--out", f"{out}"]
 
 
+def tokenized_parts(root: Path) -> None:
+    """What `tokenize --shard` of two processes leaves: parts that are not yet a store."""
+    images_and_tokenizer(root)
+    for number in range(2):
+        words = [*_tokenize(root, root / "x"), "--shard", f"{number}/2"]
+        if code := ended(launch(words, root / "log.txt")):
+            raise RuntimeError(f"tokenize --shard ends with {code}: {(root / 'log.txt').read_text()[-500:]}")
+
+
+def _seal(data: Path, out: Path) -> list[str]:
+    if not out.exists() and not spool_of(out).exists():
+        shutil.copytree(spool_of(data / "x"), spool_of(out))
+    return ["seal", f"{out}"]
+
+
 WORKS = (
     Work("training", lambda root: write_store(root / "x.tok"), _train, weights),
     Work("tokenize", images_and_tokenizer, _tokenize),
@@ -137,6 +153,7 @@ WORKS = (
     Work("compare", photographs, _compare, figures),
     Work("frontier", photographs, _frontier, figures),
     Work("annotate", images_and_model, _annotate),
+    Work("seal", tokenized_parts, _seal),
 )
 COUNTS = (
     (50, 1),
@@ -149,6 +166,7 @@ COUNTS = (
     (7, 0),
     (6, 0),
     (20, 0),
+    (50, 0),
 )  # nightly, in make test
 
 

@@ -21,7 +21,7 @@ from tilework.core.sealed import read_json, write_sealed
 from tilework.layers.stems import TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, ReconstructConfig
-from tilework.runs import Run, Trained, evaluate_run, train
+from tilework.runs import Run, Trained, evaluate_run, job, train
 from tilework.runs.directory import DATA, SETTINGS, VERSION, RunDirectory
 from tilework.tokenizers import VitVqConfig
 from tilework.train import FitConfig, OptimConfig
@@ -169,3 +169,39 @@ def test_figures_without_their_hash_or_of_another_file_are_refused(tmp_path: Pat
     write_sealed(made / DATA, data)  # a run of an older version
     file.write_text(json.dumps(whole))
     assert run.figures() == figures
+
+
+def test_killed_before_the_data_are_noted_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings come first, so that what follows them is known to be of a run."""
+    run, data, val = data_of("token", tmp_path)
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "_with_tokenizer", killed)
+        with pytest.raises(Killed):
+            train(run, data, val, out, "cpu", quiet=True)
+    assert [file.name for file in out.iterdir()] == [SETTINGS]
+    (out / "tokenizer").mkdir()
+    assert train(run, data, val, out, "cpu", quiet=True).steps == 4
+
+
+def test_what_kills_have_left_is_removed(tmp_path: Path) -> None:
+    """Also of a finished run: files being written, a checkpoint half removed."""
+    run, data, val = data_of("token", tmp_path)
+    out = tmp_path / "out"
+    train(run, data, val, out, "cpu", quiet=True)
+    before = sorted(file.relative_to(out) for file in out.rglob("*"))
+    (out / ".data.json.0123abcd.tmp").write_bytes(b"half")
+    (out / "checkpoints/.latest.0123abcd.tmp").write_bytes(b"half")
+    (out / "checkpoints/.step-00000001.tmp").mkdir()
+    (out / "checkpoints/step-00000001").mkdir()  # whose removal was cut short
+    (out / "checkpoints/step-00000001/ema.safetensors").touch()
+    train(run, data, val, out, "cpu", quiet=True)
+    assert sorted(file.relative_to(out) for file in out.rglob("*")) == before
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing of ours takes it for its own failure."""
+
+
+def killed(*_: object) -> None:
+    raise Killed

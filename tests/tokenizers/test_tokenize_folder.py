@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 import tilework.tokenizers.tokenize as tokenize_module
 from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.data import Broken, ImageFolder, decode_image
-from tilework.store import Store
+from tilework.store import Spool, Store
 from tilework.tokenizers import Tokenizer, VitVq, VitVqConfig
 from tilework.tokenizers.tokenize import Tokenizing, finish, open_spool, parse_share, spool_share, tokenize
 from tilework.tokenizers.tokenizer import Card
@@ -261,3 +262,41 @@ def test_shares_that_cannot_be(text: str) -> None:
     with pytest.raises(ConfigError, match="give i/n"):
         parse_share(text)
     assert parse_share("3/8") == (3, 8)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing of ours takes it for its own failure."""
+
+
+def killed(*_: object) -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("at", ["write_json", "remove", "rmtree"])
+def test_killed_when_the_store_stands_and_run_again_nothing_is_missing(
+    at: str, folder: Path, tokenizer: VitVq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before files beside the store, before the spool is removed, and while it is."""
+    run(folder, tokenizer, tmp_path / "whole/a.tok")
+    place = {"write_json": tokenize_module, "remove": Spool, "rmtree": shutil}[at]
+    with monkeypatch.context() as patch:
+        patch.setattr(place, at, killed)
+        with pytest.raises(Killed):
+            run(folder, tokenizer, tmp_path / "cut/a.tok")
+    assert (tmp_path / "cut/a.tok").is_dir()
+    if at == "rmtree":  # all but the rest of the spool is there
+        with pytest.raises(OutputError, match="exists"):
+            run(folder, tokenizer, tmp_path / "cut/a.tok")
+    else:
+        assert [one.path for one in run(folder, tokenizer, tmp_path / "cut/a.tok")] == ["dog/1.png"]
+    assert bytes_of(tmp_path / "cut") == bytes_of(tmp_path / "whole")
+
+
+def test_a_spool_of_another_store_stays(folder: Path, tokenizer: VitVq, tmp_path: Path) -> None:
+    """Only the spool that a store was sealed from is taken for the rest of it."""
+    run(folder, tokenizer, tmp_path / "a.tok")
+    open_spool(ImageFolder.open(folder), job(tokenizer), tmp_path / "a.tok")
+    before = bytes_of(tmp_path)
+    with pytest.raises(OutputError, match="exists"):
+        run(folder, tokenizer, tmp_path / "a.tok")
+    assert bytes_of(tmp_path) == before

@@ -39,10 +39,11 @@ def seal(
     """
     from tilework.core.errors import ConfigError
     from tilework.store import Spool, Store, spool_of
-    from tilework.store.seal import SealOptions, seal_share
+    from tilework.store.seal import SealOptions, refuse_existing, seal_share
     from tilework.tokenizers.ray_engine import code_on_ray
     from tilework.tokenizers.tokenize import finish, parse_share
 
+    refuse_existing(out)
     used, spool = Store(like).used if like else None, Spool.open(spool_of(out))
     with progress_bar("seal", quiet=json) as progress:
         if shard:

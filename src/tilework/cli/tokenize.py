@@ -104,11 +104,12 @@ def tokenize(
     import torch
 
     from tilework.core.distributed import pick_device
-    from tilework.core.errors import ConfigError, InputError, OutputError
+    from tilework.core.errors import ConfigError, InputError
     from tilework.data.image_files import Frame
     from tilework.data.image_folder import ImageFolder
     from tilework.data.open_images import open_images
     from tilework.store import Store, codecs
+    from tilework.store.seal import refuse_existing
     from tilework.tokenizers.box import FRAMES, Form, box_like, fitted_box, kept_box, open_tokenizer
     from tilework.tokenizers.ray_engine import spool_on_ray
     from tilework.tokenizers.tokenize import Tokenizing, open_spool, parse_share, parse_size, quarantine_of, spool_share
@@ -134,8 +135,7 @@ def tokenize(
     if codes in ("pooled", "corners") and needs_grid:
         what = f"--codes {codes} does not work with --size, --tiles, --masks or --boxes"
         raise ConfigError(what, "drop one, or give --codes grid")
-    if out.exists():
-        raise OutputError(f"{out} exists", "choose another --out or remove it")
+    refuse_existing(out)
     chosen = torch.device(device) if engine == "ray" and device != "auto" else pick_device(device)  # the workers' own
     if codec != "auto":
         codecs[codec]  # an unknown name is refused before any work

@@ -124,6 +124,12 @@ def new_directory(path: Path, replace: bool = False) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes have left of files and directories that they were writing; of a locked folder."""
+    for aside in folder.glob(".*.tmp"):
+        shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
+
+
 @contextmanager
 def locked(path: Path, wait: bool = False) -> Iterator[None]:
     """Lock a directory against other processes; the lock ends with the process.

@@ -183,28 +183,33 @@ class RunDirectory:
         if (self.path / DATA).is_file() and read_json(self.path / DATA).get("start") != self._relative(start):
             raise OutputError(f"{self.path} holds a run with another --start", "choose another --out, or repeat it")
 
+    def begin(self, run: Run, codes: str) -> None:
+        """Settings of a run that begins or goes on, before any other file: they show whose directory it is.
+
+        codes: hash of the codebook of its data.
+        """
+        make_directory(self.path)
+        if (self.path / CODEBOOK).is_file():  # with learnt vectors, if the run has ended
+            try:
+                Codebook.read(self.path, codes)
+            except DamageError as error:
+                raise OutputError(f"{self.path} was trained on other codes", "choose another --out") from error
+        write(self.path / SETTINGS, to_yaml(run).encode())
+
     def write(
         self,
-        run: Run,
         spec: DataSpec,
         codebook: Codebook | None,
         paths: Mapping[str, object],
         start: PathOrHub | None,
         hub: Mapping[str, Mapping[str, str]],
     ) -> None:
-        """Settings and data of a run that begins or goes on. paths: of training and validation data.
+        """Data of a run that begins or goes on. paths: of training and validation data.
 
         hub: SHA-256 of the files it takes from the hub.
         """
-        make_directory(self.path)
-        if (self.path / CODEBOOK).is_file():  # with learnt vectors, if the run has ended
-            try:
-                Codebook.read(self.path, spec.codebook)
-            except DamageError as error:
-                raise OutputError(f"{self.path} was trained on other codes", "choose another --out") from error
-        elif codebook is not None:
+        if codebook is not None and not (self.path / CODEBOOK).is_file():
             codebook.write(self.path)
-        write(self.path / SETTINGS, to_yaml(run).encode())
         places = {name: str(path) if path else None for name, path in paths.items()}
         plain = {"version": VERSION, **asdict(spec), **places, "start": self._relative(start)}
         plain["settings"] = sha256(self.path / SETTINGS)

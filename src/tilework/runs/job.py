@@ -16,7 +16,7 @@ from tilework.augment import AnyStep, apply_all, build_all
 from tilework.core.config import Plain
 from tilework.core.distributed import World, join_world
 from tilework.core.errors import Stopped
-from tilework.core.files import locked, write, write_json
+from tilework.core.files import locked, remove_unfinished, write, write_json
 from tilework.core.location import Location, PathOrHub, Url, location, path_or_hub
 from tilework.core.rng import Draws
 from tilework.core.sealed import write_sealed
@@ -94,8 +94,9 @@ def prepare(
         begin.finish(objective)
     steps, evaluation = (build_all(part, codebook, world.device) for part in (rest, run.evaluation))
     if leads:
+        directory.begin(asked, spec.codebook)
         spec, hub = _with_tokenizer(spec, source, out), hashes_of(run, start)
-        directory.write(asked, spec, codebook, {"train": data, "val": val}, start, hub)
+        directory.write(spec, codebook, {"train": data, "val": val}, start, hub)
         broken = [asdict(b) for s in (whole, validation) if s is not None for b in broken_files(s)]
         if broken:
             write_json(out / QUARANTINE, broken)
@@ -211,6 +212,9 @@ def train_in(
     job.tensorboard = tensorboard
     job.saved = push or job.saved
     with locked(out) if world.leads else nullcontext(), stop_signals(job.stop):
+        if world.leads:
+            for folder in (out, out / "checkpoints"):
+                remove_unfinished(folder)
         result = fit(job)
         if world.leads:
             job.objective.save_artefact(result.model, out)

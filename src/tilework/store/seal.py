@@ -47,7 +47,7 @@ from tilework.store.columns import (
 from tilework.store.manifest import NAME, File, Manifest, write_manifest
 from tilework.store.shard import LARGEST_RECORDS, ShardEntry, write_shards
 from tilework.store.shuffle import ImageOrder
-from tilework.store.spool import Plan, Spool
+from tilework.store.spool import PARTS, Plan, Spool, spool_of
 from tilework.version import __version__
 
 TOGETHER = 4096  # records coded in one call
@@ -126,7 +126,7 @@ def seal(
     options = SealOptions(codec, cut, used, parts, shard_images, shuffle)
     with nullcontext() if held else locked(spool.path):
         try:
-            if not _is_done(spool, out):
+            if not _is_done(spool.path, out):
                 if out.exists():
                     raise OutputError(f"{out} exists", "choose another path or remove it")
                 sealed = spool.path / "sealed"
@@ -169,14 +169,21 @@ def clear(spool_path: Path, out: Path) -> None:
             Spool(spool_path, Plan(1, (1,), ()), np.zeros((1, 1))).remove()
 
 
-def _is_done(spool: Spool, out: Path) -> bool:
+def refuse_existing(out: Path) -> None:
+    """Refuse a store that is there, unless its spool is too: then files beside it may be missing, and are written.
+
+    What is left of a spool whose removal was cut short is removed.
+    """
+    if out.exists() and not ((spool_of(out) / PARTS).is_dir() and _is_done(spool_of(out), out)):
+        clear(spool_of(out), out)
+        raise OutputError(f"{out} exists", "choose another path or remove it")
+
+
+def _is_done(spool: Path, out: Path) -> bool:
     """Whether the store is finished and only the spool is left to remove."""
-    mark, manifest = spool.path / "done", out / NAME
-    return (
-        mark.is_file()
-        and manifest.is_file()
-        and mark.read_bytes() == _digest(manifest) + _digest(spool.path / "plan.json")
-    )
+    mark, plan, manifest = spool / "done", spool / "plan.json", out / NAME
+    there = all(file.is_file() for file in (mark, plan, manifest))
+    return there and mark.read_bytes() == _digest(manifest) + _digest(plan)
 
 
 def _publish(spool: Spool, sealed: Path, out: Path) -> None:

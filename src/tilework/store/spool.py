@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -35,6 +36,7 @@ from tilework.store.shard import Shard, write_shard
 
 LARGEST_VOCABULARY = 1 << 20
 CODES, TIMES = "codes", "times"  # tensors of a part beside its columns, whose names have a /
+PARTS, REMOVED = "parts", "removed"  # the latter while a spool is being removed
 LAST = ("codebook.safetensors", "plan.json", "done")  # removed in this order, after all else
 
 
@@ -186,11 +188,14 @@ class Spool:
 
     def done(self) -> list[int]:
         """Numbers of the finished parts."""
-        return sorted(int(path.stem) for path in (self.path / "parts").glob("*.part") if path.stem.isdigit())
+        return sorted(int(path.stem) for path in (self.path / PARTS).glob("*.part") if path.stem.isdigit())
 
     def remove(self) -> None:
-        """Remove the spool: parts first, the mark of a finished store last."""
+        """Remove the spool: parts first, at one stroke, the mark of a finished store last."""
         try:
+            if not (self.path / REMOVED).exists():  # of a removal cut short
+                with suppress(FileNotFoundError):
+                    (self.path / PARTS).rename(self.path / REMOVED)
             for child in self.path.iterdir():
                 if child.name not in LAST:
                     shutil.rmtree(child) if child.is_dir() else child.unlink()
@@ -201,4 +206,4 @@ class Spool:
             raise OutputError(f"cannot remove {self.path}", str(error)) from error
 
     def _file(self, number: int) -> Path:
-        return self.path / f"parts/{number:05d}.part"
+        return self.path / f"{PARTS}/{number:05d}.part"

@@ -13,12 +13,13 @@ import io
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,8 @@ import torch
 from torch import Tensor
 
 from tilework.core.config import decode
-from tilework.core.errors import BrokenImagesError, ConfigError, DamageError, InputError, OutputError
-from tilework.core.files import write, write_json
+from tilework.core.errors import BrokenImagesError, ConfigError, DamageError, InputError
+from tilework.core.files import locked, write, write_json
 from tilework.core.sealed import read_json, write_sealed
 from tilework.data.detected import COLUMN, SIDES, ObjectFolder, pack_objects
 from tilework.data.image_files import Broken, Frame, attempt, decode_image
@@ -37,6 +38,7 @@ from tilework.data.views import decode_views, sample_crops
 from tilework.store import Plan, Spool, seal, spool_of
 from tilework.store.columns import Values
 from tilework.store.masks import encode_mask
+from tilework.store.seal import refuse_existing
 from tilework.tokenizers.find import place_from
 from tilework.tokenizers.tokenizer import Card, Tokenizer
 
@@ -160,18 +162,17 @@ def tokenize(
     spool_all: what spools the parts, if not this process.
     shuffle: put the images in random order, so that shards can be read one after another; keys say which is which.
     """
-    if out.exists():
-        raise OutputError(f"{out} exists", "choose another directory or remove it")
+    refuse_existing(out)
     spool = open_spool(images, job, out)
     try:
         (spool_all or _spool_here)(images, job, spool, max_broken, progress)
     except InputError:
         spool.remove()  # once the images are repaired, all of them are read again
         raise
-    broken = finish(spool, out, codec, used, max_broken, shuffle=shuffle)
+    beside: dict[Path, Any] = {}
     if isinstance(images, ImageFolder):
-        write_json(images_of(out), {"folder": os.path.relpath(images.root, out.parent)})
-    return broken
+        beside[images_of(out)] = {"folder": os.path.relpath(images.root, out.parent)}
+    return finish(spool, out, codec, used, max_broken, shuffle=shuffle, beside=beside)
 
 
 def open_spool(images: Images, job: Tokenizing, out: Path) -> Spool:
@@ -269,8 +270,12 @@ def finish(
     progress: Callable[[int, int], None] = lambda done, total: None,
     shuffle: bool = False,
     code_ranges: Callable[[Spool, Sequence[int], Callable[[int, int], None]], None] | None = None,
+    beside: Mapping[Path, Any] = MappingProxyType({}),
 ) -> list[Broken]:
-    """Seal a spool and list what could not be read in OUT.quarantine.json."""
+    """Seal a spool and list what could not be read in OUT.quarantine.json. beside: more files to write, as JSON.
+
+    The spool goes last: a process killed before that finds it again, and writes what is missing beside the store.
+    """
     receipts = _receipts(spool)
     broken = [one for receipt in receipts for one in receipt.broken]
     if broken:
@@ -280,11 +285,13 @@ def finish(
         found = [features for file in pooled if len(features := np.load(file))]
         write(pooled_of(out), _npy(np.concatenate(found)))
         shuffle = False  # they lie in the order of the parts
-    seal(spool, out, codec, used=used, progress=progress, shuffle=shuffle, code_ranges=code_ranges)
-    if broken:
-        write_json(quarantine_of(out), [asdict(one) for one in broken])
-    if boxes:
-        write_json(boxes_of(out), boxes)
+    with locked(spool.path):
+        seal(spool, out, codec, used=used, progress=progress, held=True, shuffle=shuffle, code_ranges=code_ranges)
+        quarantine = [asdict(one) for one in broken]
+        for file, lines in {quarantine_of(out): quarantine, boxes_of(out): boxes, **beside}.items():
+            if lines:
+                write_json(file, lines)
+        spool.remove()
     return broken
 
 

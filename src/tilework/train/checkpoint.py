@@ -55,10 +55,17 @@ def save_checkpoint(
     if best:  # first: a run killed in between repeats the evaluation, and would not know after `latest`
         _point(root / "best", name)
     _point(root / "latest", name)
-    found = sorted(root.glob("step-*"))
-    kept = [path for path in found if path.name == name or due(int(path.name.removeprefix("step-")))][-keep:]
-    for old in {*found, *root.glob(".step-*.tmp")} - {*kept, best_checkpoint(root)}:  # .tmp: of a save cut short
-        shutil.rmtree(old)
+    remove_old(root, keep, due)
+
+
+def remove_old(root: Path, keep: int, due: Callable[[int], bool]) -> None:
+    """Remove checkpoints before the newest but the best; `keep` counts the newest and those that are due."""
+    latest = latest_checkpoint(root)
+    found = [path for path in sorted(root.glob("step-*")) if latest is not None and path <= latest]
+    kept = [path for path in found if path == latest or due(int(path.name.removeprefix("step-")))][-keep:]
+    for old in {*found} - {*kept, best_checkpoint(root)}:
+        aside = old.with_name(f".{old.name}.tmp")  # a removal cut short leaves nothing that looks like a checkpoint
+        shutil.rmtree(old.rename(aside))
 
 
 def latest_checkpoint(root: Path) -> Path | None:

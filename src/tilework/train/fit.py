@@ -35,6 +35,7 @@ from tilework.train.checkpoint import (
     load_checkpoint,
     load_optimiser,
     optimiser_tensors,
+    remove_old,
     save_checkpoint,
 )
 from tilework.train.execution import check_execution, recompute_blocks
@@ -182,6 +183,8 @@ class Fit:
             notice(f"{self.job.out} is already finished: nothing to train", quiet)
         elif self.start:
             notice(f"resuming {self.job.out} after step {self.start} of {self.total}", quiet)
+        if self.world.leads:  # what a kill after the last save has left
+            remove_old(self.job.out / "checkpoints", self.config.keep, self._due)
         self.bar = Bar(self.job.title, self.total, self.start, quiet)
         try:
             for step, batch in enumerate(self.loader.run(done, done if ended else self.total), done):
