@@ -60,8 +60,8 @@ def images_and_tokenizer(root: Path) -> None:
     make_tokenizer(root / "tokenizer")
 
 
-def _train(data: Path, out: Path) -> list[str]:
-    settings = [*SETTINGS.split(), "fit.steps=20", "fit.save_every=3", "fit.ema=0.9"]
+def train_words(data: Path, out: Path, steps: int = 20) -> list[str]:
+    settings = [*SETTINGS.split(), f"fit.steps={steps}", "fit.save_every=3", "fit.ema=0.9"]
     return ["train", "demo_token", *settings, "--data", f"{data}/x.tok", "--val", f"{data}/x.tok", "--out", f"{out}"]
 
 
@@ -143,7 +143,7 @@ def _seal(data: Path, out: Path) -> list[str]:
 
 
 WORKS = (
-    Work("training", lambda root: write_store(root / "x.tok"), _train, weights),
+    Work("training", lambda root: write_store(root / "x.tok"), train_words, weights),
     Work("tokenize", images_and_tokenizer, _tokenize),
     Work("convert", two_stores, partial(_from_stores, ["convert"], ["--codec", "rans"])),
     Work("merge", two_stores, partial(_from_stores, ["merge"], ["{data}/y.tok", "--prefix", "a/", "b/"])),
@@ -155,6 +155,7 @@ WORKS = (
     Work("annotate", images_and_model, _annotate),
     Work("seal", tokenized_parts, _seal),
 )
+NAMED = {work.name: work for work in WORKS}
 COUNTS = (
     (50, 1),
     (50, 1),
@@ -226,7 +227,7 @@ for work, (full, quick) in zip(WORKS, COUNTS, strict=True):
 
 def stops(with_signal: int, count: int, rng: np.random.Generator, folder: Path) -> Trials:
     """A training run that is asked to stop saves within 30 s, ends with its code, and goes on to the same weights."""
-    work, data, log = WORKS[0], folder / "data", folder / "log.txt"
+    work, data, log = NAMED["training"], folder / "data", folder / "log.txt"
     whole = undisturbed(work, folder)
     for number in range(count):
         out = folder / f"trial-{number}" / "out"

@@ -11,12 +11,15 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
+import torch
+
 import tilework.recipes.every
 import tilework.runs.chain
 import tilework.runs.job
 import tilework.tokenizers.tokenize  # noqa: F401  what commands import when they run
 from tilework.cli.main import main
 
+torch.set_num_threads(1)  # a forked process cannot use threads that the one before it has started
 LEFT = (".tmp", ".old", ".spool", ".lock")  # ends of names that nothing finished leaves behind
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -82,5 +84,31 @@ def changed(count: int, rng: np.random.Generator, folder: Path) -> Trials:
             shutil.rmtree(folder / f"cache-{number}", ignore_errors=True)
 
 
+def _read_and_tell(server: FlakyServer, sound: object, told: multiprocessing.Queue[str | None]) -> None:
+    told.put(judged(server, sound))
+
+
+def one_cache(processes: int, count: int, rng: np.random.Generator, folder: Path) -> Trials:
+    """Several processes read a remote store through one empty cache, some of them while the server fails."""
+    with served(folder / "served") as server:
+        sound, context = read_store(server.root / "sound.tok"), multiprocessing.get_context("fork")
+        files = [f"x.tok/{file.relative_to(server.root / 'x.tok')}" for file in (server.root / "x.tok").rglob("*")]
+        for number in range(count):
+            os.environ["TILEWORK_CACHE"] = str(cache := folder / f"cache-{number}")
+            server.faults = {str(name): ["503", "cut"] for name in rng.permutation(files)[: int(rng.integers(0, 3))]}
+            told: multiprocessing.Queue[str | None] = context.Queue()
+            readers = [context.Process(target=_read_and_tell, args=(server, sound, told)) for _ in range(processes)]
+            for reader in readers:
+                reader.start()
+            troubles = [trouble for _ in readers if (trouble := told.get(timeout=60)) is not None]
+            for reader in readers:
+                reader.join()
+            server.faults = {}
+            left = [file.name for file in cache.rglob(".*.tmp")]
+            yield f"{processes} readers: {troubles[:2]}, left {left}" if troubles or left else None
+            shutil.rmtree(cache, ignore_errors=True)
+
+
+ROWS.append(Row(12, "8 processes: one cache", 50, 1, partial(one_cache, 8)))
 ROWS.append(Row(13, "server that fails", 500, 5, flaky))
 ROWS.append(Row(13, "files replaced on the server", 500, 5, changed))

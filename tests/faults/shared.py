@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from faults.kills import WORKS, Work, undisturbed
+from faults.kills import NAMED, Work, undisturbed
 from faults.matrix import ROWS, Row, Trials
 from faults.processes import contents, ended, launch, left_behind
 from faults.things import make_tokenizer
@@ -117,8 +117,9 @@ def together(work: Work, processes: int, count: int, rng: np.random.Generator, f
         shutil.rmtree(out.parent)
 
 
-for work, processes, full in ((WORKS[0], 3, 5), (WORKS[1], 8, 10), (WORKS[2], 4, 10)):
-    ROWS.append(Row(12, f"{processes} processes: {work.name}", full, 0, partial(together, work, processes)))
+TOGETHER = (("training", 3, 5), ("tokenize", 8, 10), ("convert", 4, 10), ("seal", 4, 10), ("table", 2, 5))
+for name, processes, full in TOGETHER:
+    ROWS.append(Row(12, f"{processes} processes: {name}", full, 0, partial(together, NAMED[name], processes)))
 
 
 def _read(folder: Path, sound: list[bytes], number: int) -> None:

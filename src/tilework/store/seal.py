@@ -161,8 +161,8 @@ def _code_here(spool: Spool, numbers: Sequence[int], progress: Progress) -> None
 
 
 def clear(spool_path: Path, out: Path) -> None:
-    """Remove the rest of the spool of a finished store."""
-    with suppress(OSError, TileworkError):
+    """Remove the rest of the spool of a finished store, unless another process does so now."""
+    with suppress(OSError, TileworkError), locked(spool_path):
         if not any(spool_path.iterdir()):
             spool_path.rmdir()
         elif (spool_path / "done").read_bytes().startswith(_digest(out / NAME)):
