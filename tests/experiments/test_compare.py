@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from PIL import Image
 
 from small_data import write_images
 from tilework.augment import CentreCrop, Embed, Normalise, RandomResizedCrop, TokenCrop, TokenEda
-from tilework.core.errors import ConfigError, DamageError, InputError, OutputError, TileworkError
+from tilework.core.errors import BrokenImagesError, ConfigError, DamageError, InputError, OutputError, TileworkError
 from tilework.core.files import locked
 from tilework.data import ImageFolder
 from tilework.experiments.compare import Compare, augmentation, parse_row, rows
@@ -124,6 +125,19 @@ def test_kept_images_are_what_the_row_says(whole: tuple[Path, dict[str, Any]], d
         assert np.bincount(folder.labels).tolist() == [4, 4, 4]  # balanced
     sizes = {Image.open(path).size for path in (out / "data/resolution-0.5").rglob("*.jpg")}
     assert sizes == {(20, 20)}
+
+
+def test_unreadable_images_are_left_out_of_rewritten_files_and_too_many_are_refused(data: Path, tmp_path: Path) -> None:
+    photographs = tmp_path / "photographs"
+    shutil.copytree(data, photographs)
+    torn = sorted((photographs / "train").rglob("*.jpg"))
+    torn[0].write_bytes(torn[0].read_bytes()[:90])  # 1 of 24 is below 5 %
+    rows = {row["row"]: row for row in job(photographs, tmp_path / "out", ("resolution:0.5", "jpeg:10")).run()["rows"]}
+    assert [row["samples"] for row in rows.values()] == [23, 23]
+    torn[1].write_bytes(b"")
+    with pytest.raises(BrokenImagesError, match=r"2 of 24 images in .* cannot be read"):
+        job(photographs, tmp_path / "other", ("jpeg:10",)).run()
+    assert not (tmp_path / "other/data/jpeg-10").exists()
 
 
 def test_scores_are_exported_and_choose_the_best_of_each_class(whole: tuple[Path, dict[str, Any]], data: Path) -> None:

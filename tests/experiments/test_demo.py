@@ -11,7 +11,7 @@ import torch
 
 from html_checks import check_page
 from small_data import write_images
-from tilework.core.errors import InputError, OutputError
+from tilework.core.errors import DamageError, InputError, OutputError
 from tilework.evaluation import Classification
 from tilework.experiments.demo import Demo, split_folder
 
@@ -90,6 +90,13 @@ def test_another_demo_or_other_files_are_left_alone(finished: Path, tmp_path: Pa
     with pytest.raises(InputError, match="no folder"):
         Demo(tmp_path / "new", images=tmp_path / "nowhere", quiet=True).run()
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"settings": {}, "seconds": {}}'])
+def test_a_damaged_state_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "demo.json").write_text(text)
+    with pytest.raises(DamageError, match=r"demo\.json"):
+        Demo(tmp_path, quick=True, quiet=True, device="cpu").run()
 
 
 def test_own_images_are_split_and_used(tmp_path: Path) -> None:

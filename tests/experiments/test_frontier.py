@@ -159,6 +159,18 @@ def test_damaged_points_are_named(data: tuple[Path, Path, Path], tmp_path: Path,
         one.run()
 
 
+@pytest.mark.parametrize("name", ["train.npy", "val.labels.npy"])
+def test_damaged_maps_of_the_teacher_are_named(data: tuple[Path, Path, Path], tmp_path: Path, name: str) -> None:
+    train, val, teacher = data
+    Frontier(train, val, tmp_path / "out", ("int8",), teacher, quiet=True).run()
+    file = tmp_path / "out/maps" / name
+    changed = bytearray(file.read_bytes())
+    changed[-1] ^= 1
+    file.write_bytes(changed)
+    with pytest.raises(DamageError, match=f"{name} is damaged: remove .*maps: it is computed again"):
+        Frontier(train, val, tmp_path / "out", ("int8", "float16"), teacher, quiet=True).run()
+
+
 def test_images_that_cannot_be_read_are_left_out_of_small_files(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "train", 2, 20)
     first = sorted(folder.rglob("*.png"))[0]

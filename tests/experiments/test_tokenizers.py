@@ -12,7 +12,7 @@ from PIL import Image
 
 from small_data import write_images
 from tilework.cli.main import main
-from tilework.core.errors import ConfigError, OutputError
+from tilework.core.errors import ConfigError, DamageError, OutputError
 from tilework.experiments.tokenizers import TokenizerViews
 from tilework.recipes.judging import judge_codes, judge_pixels
 from tilework.report.tokenizer_figures import accuracy_per_byte
@@ -71,6 +71,12 @@ def test_rows_are_what_stores_and_images_say_and_the_second_time_reads_them(root
     assert before == {path: path.stat().st_mtime_ns for path in before}
     with pytest.raises(OutputError, match="a comparison with other settings"):
         views(root, steps=3).run()
+    measured = next((root / "out").rglob("measured.json"))
+    whole = measured.read_text()
+    measured.write_text(whole.replace('"psnr": ', '"psnr": 9'))
+    with pytest.raises(DamageError, match=r"measured\.json was changed"):
+        views(root).run()
+    measured.write_text(whole)
 
 
 def test_what_cannot_work_is_refused_before_anything_is_written(root: Path, tmp_path: Path) -> None:

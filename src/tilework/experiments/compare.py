@@ -6,10 +6,9 @@ evaluated on the same validation images. Rows are written KIND, KIND:VALUE or KI
 
 from __future__ import annotations
 
-import os
+import io
 import shutil
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +26,7 @@ from tilework.core.files import is_free, locked, make_directory, new_directory, 
 from tilework.core.registry import Registry, nearest
 from tilework.data import ImageFolder, ImageSource
 from tilework.data.image_files import open_image, to_rgb
+from tilework.data.images import decode_all
 from tilework.experiments.runner import (
     Outcome,
     Trial,
@@ -47,6 +47,7 @@ from tilework.runs import Artefacts, Chain, Link, Run, equip
 from tilework.runs.build import open_source
 from tilework.store import Store
 from tilework.store.rearrange import first_of_each, random_rank
+from tilework.store.seal import is_finished
 from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train.log import Bar, counted, notice
@@ -203,22 +204,36 @@ class Compare:
         """A row of images in a folder, with the pixel recipe."""
         return Stored(self.recipe(self.pixel_recipe), (path,), (self.val,), folder.bytes, len(folder), kept)
 
-    def write_folder(self, name: str, index: np.ndarray, save: Callable[[Path, Path], None]) -> ImageFolder:
-        """A new folder of some training images, each written by `save(from, to)`."""
+    def copied(self, name: str, index: np.ndarray) -> ImageFolder:
+        """A new folder of some training images."""
+        return self._new_folder(name, ((i, self.folder.paths[i].read_bytes()) for i in index.tolist()))
+
+    def coded(self, name: str, code: Callable[[Image.Image], Image.Image], quality: int) -> ImageFolder:
+        """A new folder of all training images that can be read, changed and written as JPEG."""
+
+        def encode(path: Path) -> bytes:
+            data = io.BytesIO()
+            with open_image(path) as image:
+                code(to_rgb(image)).save(data, "JPEG", quality=quality)
+            return data.getvalue()
+
+        def progress(done: int, total: int) -> None:
+            bar.update(done)
+
+        bar = Bar(f"write {name}", len(self.folder), quiet=self.quiet)
+        found = self._new_folder(name, decode_all(self.folder, encode, [], Run.max_broken, progress))
+        bar.close()
+        return found
+
+    def _new_folder(self, name: str, files: Iterable[tuple[int, bytes]]) -> ImageFolder:
+        """files: number and content of each image."""
         path = self.out / "data" / name
         if not path.exists():
-            bar = Bar(f"write {name}", len(index), quiet=self.quiet)
-            with new_directory(path) as root, ThreadPoolExecutor(os.cpu_count()) as pool:
+            with new_directory(path) as root:
                 for label in self.folder.classes:
                     (root / label).mkdir(parents=True)
-
-                def write_one(i: int) -> None:
-                    label = self.folder.classes[int(self.folder.labels[i])]
-                    save(self.folder.paths[i], root / label / f"{i:08d}.jpg")
-
-                for done, _ in enumerate(pool.map(write_one, index.tolist()), 1):
-                    bar.update(done)
-            bar.close()
+                for i, data in files:
+                    (root / self.folder.classes[int(self.folder.labels[i])] / f"{i:08d}.jpg").write_bytes(data)
         return ImageFolder.open(path, self.folder.classes)
 
     def store(self, number: int, views: int = 1) -> tuple[Path, Path]:
@@ -229,7 +244,7 @@ class Compare:
         train = self.out / "data" / f"train-{number}{f'-views-{views}' if views > 1 else ''}.tok"
         val = self.out / "data" / f"val-{number}{f'-views-{views}' if views > 1 else ''}.tok"
         for path, root, many in ((train, self.images, views), (val, self.val, 1)):
-            if not path.exists():
+            if not is_finished(path):
                 folder = ImageFolder.open(root, ImageFolder.open(self.images).classes)
                 used = None if path == train else Store(train).used
                 bar = Bar(f"tokenize {path.name}", len(folder), quiet=self.quiet)
@@ -357,10 +372,6 @@ def _quality(self: Compare, text: str) -> int:
     return int(text)
 
 
-def _copy(source: Path, target: Path) -> None:
-    target.write_bytes(source.read_bytes())
-
-
 @row("pixels", _nothing)
 def pixels(self: Compare, value: str) -> Stored:
     """All images; the run also records a score per image, for row `score`."""
@@ -373,7 +384,7 @@ def pixels(self: Compare, value: str) -> Stored:
 def uniform(self: Compare, value: str) -> Stored:
     """A random share of each class."""
     index = first_of_each(self.folder.labels, random_rank(len(self.folder), 0), _share(self, value))
-    folder = self.write_folder(f"uniform-{value}", index, _copy)
+    folder = self.copied(f"uniform-{value}", index)
     return self.folder_row(f"random {value} of each class", folder.root, folder)
 
 
@@ -386,7 +397,7 @@ def score(self: Compare, value: str) -> Stored:
     scores = read_scores(self.out / trial.directory / "run")
     write_scores(self.out / "scores", scores, self.folder)
     index = first_of_each(self.folder.labels, -scores, _share(self, value))
-    folder = self.write_folder(f"score-{value}", index, _copy)
+    folder = self.copied(f"score-{value}", index)
     return self.folder_row(f"easiest {value} of each class, by row pixels", folder.root, folder)
 
 
@@ -395,26 +406,18 @@ def resolution(self: Compare, value: str) -> Stored:
     """All images, downscaled by a factor."""
     factor = _share(self, value)
 
-    def save(source: Path, target: Path) -> None:
-        with open_image(source) as image:
-            rgb = to_rgb(image)
+    def smaller(rgb: Image.Image) -> Image.Image:
         size = tuple(max(1, round(side * factor)) for side in rgb.size)
-        rgb.resize((size[0], size[1]), Image.Resampling.BICUBIC).save(target, quality=RESIZED_QUALITY)
+        return rgb.resize((size[0], size[1]), Image.Resampling.BICUBIC)
 
-    folder = self.write_folder(f"resolution-{value}", np.arange(len(self.folder)), save)
+    folder = self.coded(f"resolution-{value}", smaller, RESIZED_QUALITY)
     return self.folder_row(f"sides x{value}, JPEG quality {RESIZED_QUALITY}", folder.root, folder)
 
 
 @row("jpeg", _quality)
 def jpeg(self: Compare, value: str) -> Stored:
     """All images, re-encoded at a JPEG quality."""
-    quality = _quality(self, value)
-
-    def save(source: Path, target: Path) -> None:
-        with open_image(source) as image:
-            to_rgb(image).save(target, "JPEG", quality=quality)
-
-    folder = self.write_folder(f"jpeg-{value}", np.arange(len(self.folder)), save)
+    folder = self.coded(f"jpeg-{value}", lambda rgb: rgb, _quality(self, value))
     return self.folder_row(f"JPEG quality {value}", folder.root, folder)
 
 

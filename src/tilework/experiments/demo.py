@@ -16,6 +16,7 @@ from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import is_free, new_directory, write, write_json
+from tilework.core.sealed import read_json, write_sealed
 from tilework.data import ImageFolder, ImageSource, epoch_order
 from tilework.data.labels import UNLABELLED
 from tilework.data.photographs import write_photographs
@@ -30,6 +31,7 @@ from tilework.runs.build import open_source
 from tilework.runs.directory import QUARANTINE
 from tilework.runs.trained import Trained
 from tilework.store import Store
+from tilework.store.seal import is_finished
 from tilework.tokenizers import Tokenizer, load_tokenizer, save_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train.log import Bar, counted
@@ -72,13 +74,13 @@ class Demo:
         if not is_free(self.out):
             if not (self.out / STATE).is_file():
                 raise OutputError(f"{self.out} holds other files", "choose another --out")
-            self.state: Plain = json.loads((self.out / STATE).read_bytes())
-            if self.state["settings"] != settings:
+            self.state: Plain = read_json(self.out / STATE, required=True)
+            if self.state.get("settings") != settings:
                 what = f"{self.out} holds a demo with other images, options or version"
                 raise OutputError(what, "choose another --out or remove it")
         else:
             self.state = {"settings": settings, "seconds": {}}
-            write_json(self.out / STATE, self.state)
+            write_sealed(self.out / STATE, self.state)
 
     def _once(self, name: str, step: Callable[[], None]) -> None:
         if name in self.state["seconds"]:
@@ -86,7 +88,7 @@ class Demo:
         begun = monotonic()
         step()
         self.state["seconds"][name] = round(monotonic() - begun, 1)
-        write_json(self.out / STATE, self.state)
+        write_sealed(self.out / STATE, self.state)
 
     def _images(self) -> None:
         path = self.out / "images"
@@ -125,7 +127,7 @@ class Demo:
     def _tokenize(self, device: torch.device) -> None:
         tokenizer, card = load_tokenizer(self.out / "tokenizer")
         for part in ("train", "val"):
-            if not (self.out / f"{part}.tok").exists():
+            if not is_finished(self.out / f"{part}.tok"):
                 folder = ImageFolder.open(self.out / "images" / part)
                 bar = Bar(f"tokenize {part}", len(folder), quiet=self.quiet)
                 used = None if part == "train" else Store(self.out / "train.tok").used

@@ -14,7 +14,7 @@ import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mean, stdev
@@ -67,6 +67,7 @@ class Frontier:
     settings: Sequence[str] = ()  # overrides for every trained classifier
     device: str = "auto"
     quiet: bool = False
+    _checked: set[Path] = field(default_factory=set)  # maps whose hash this process has looked at
 
     def run(self) -> Plain:
         """All rows; returns what results.json holds."""
@@ -171,7 +172,8 @@ class Frontier:
 
     def _maps(self, part: str) -> Path:
         file = self.out / "maps" / f"{part}.npy"
-        if not file.is_file():
+        labels_file, card = file.with_suffix(".labels.npy"), file.with_suffix(".json")
+        if not card.is_file():
             make_directory(file.parent)
             teacher, size = self.tokenizer
             source = ImageSource.read(self.folder(part), size)
@@ -183,10 +185,16 @@ class Frontier:
             bar.close()
             labels = io.BytesIO()
             np.save(labels, source.labels)
-            write(file.with_suffix(".labels.npy"), labels.getvalue())
+            write(labels_file, labels.getvalue())
             with file.with_suffix(".tmp").open("wb") as stream:
                 np.save(stream, np.concatenate(found))
             os.replace(file.with_suffix(".tmp"), file)
+            write_sealed(card, {one.name: sha256(one) for one in (file, labels_file)})
+        elif file not in self._checked:
+            for name, hashed in read_json(card, required=True).items():
+                if not (file.parent / name).is_file() or sha256(file.parent / name) != hashed:
+                    raise DamageError(f"{file.parent / name} is damaged", f"remove {file.parent}: it is computed again")
+        self._checked.add(file)
         return file
 
     @cached_property

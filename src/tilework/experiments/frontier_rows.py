@@ -31,6 +31,7 @@ from tilework.data.image_folder import ImageFolder
 from tilework.data.images import decode_all
 from tilework.recipes import run_of
 from tilework.store import Store
+from tilework.store.seal import is_finished
 from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.box import FRAMES, LEVELS, Form, box_like, fitted_box
 from tilework.tokenizers.kmeans import kmeans
@@ -102,7 +103,7 @@ def box(self: Frontier, value: str) -> Point:
     train, val = (self.out / "data" / f"box-{value}-{part}.tok" for part in PARTS)
     device = pick_device(self.device)
     for path, part in ((train, "train"), (val, "val")):
-        if path.exists():
+        if is_finished(path):
             continue
         folder, bar = self.folder(part), Bar(f"tokenize {part}", len(self.folder(part)), quiet=self.quiet)
         if part == "train":
@@ -146,7 +147,7 @@ def rounded(self: Frontier, value: str) -> Point:
     codes.embedding.weight.data = evenly_spaced(self.pooled["train"], LEVELS, float(value))
     ids = {part: codes.nearest(self.pooled[part]) for part in PARTS}  # (N, D)
     path = self.out / "data" / f"rounded-{float(value):g}-train.tok"
-    if not path.exists():
+    if not is_finished(path):
         self.write(path, "train", codes.codebook.detach(), [ids["train"][:, None, None]])
     store = Store(path)
     accuracy = self.linear(*(codes.values(ids[part]).detach() for part in PARTS))
@@ -237,7 +238,7 @@ def tokens(self: Frontier, value: str) -> Point:
     train, val = (self.out / "data" / f"{stem}-{part}.tok" for part in PARTS)
     job = Tokenizing(tokenizer, card, pick_device(self.device))
     for path, part in ((train, "train"), (val, "val")):
-        if not path.exists():
+        if not is_finished(path):
             folder, bar = self.folder(part), Bar(f"tokenize {part}", len(self.folder(part)), quiet=self.quiet)
             write_codes(folder, job, path, used=np.arange(len(tokenizer.codebook)), progress=bar.update)
             bar.close()

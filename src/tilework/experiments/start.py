@@ -50,6 +50,7 @@ from tilework.runs import train
 from tilework.runs.directory import RESULTS
 from tilework.runs.trained import Trained
 from tilework.store import Store
+from tilework.store.seal import is_finished
 from tilework.tokenizers.box import FRAMES, Form, box_like, fitted_box, kept_box, load_box, pooled_box
 from tilework.tokenizers.tokenize import Tokenizing, check_broken, pooled_of, quarantine_of, tokenize, try_batch
 from tilework.version import __version__
@@ -311,7 +312,7 @@ class FolderStart:
     def _tokenize(self, train_images: ImageFolder, val_images: ImageFolder, device: torch.device) -> None:
         for part, folder in (("train", train_images), ("val", val_images)):
             path = self._store(part)
-            if path.exists():
+            if is_finished(path):
                 continue
             if part == "train":
                 say = partial(notice, quiet=self.quiet)

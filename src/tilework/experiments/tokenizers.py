@@ -6,7 +6,6 @@ stores and measurements, OUT/runs/NAME/seed-N runs; finished ones are not repeat
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, OutputError
 from tilework.core.files import locked, make_directory, write, write_json
+from tilework.core.sealed import read_json, write_sealed
 from tilework.data import ImageFolder, ImageSource
 from tilework.evaluation.reconstruction import reconstruction
 from tilework.experiments.runner import (
@@ -37,6 +37,7 @@ from tilework.recipes.judging import judge_codes, judge_pixels
 from tilework.report.tokenizer_figures import accuracy_per_byte
 from tilework.runs import Run
 from tilework.store import Store
+from tilework.store.seal import is_finished
 from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train.log import Bar, counted, notice
@@ -129,7 +130,7 @@ class TokenizerViews:
         job = Tokenizing(tokenizer, card, pick_device(self.device))
         train, val = (self.out / "data" / name / f"{part}.tok" for part in ("train", "val"))
         for path, root in ((train, self.data), (val, self.val)):
-            if not path.exists():
+            if not is_finished(path):
                 folder = ImageFolder.open(root, ImageFolder.open(self.data).classes)
                 used = None if path == train else Store(train).used
                 bar = Bar(f"tokenize {name}/{path.name}", len(folder), quiet=self.quiet)
@@ -160,8 +161,8 @@ class TokenizerViews:
                 "code_usage": store.vocabulary / codes,
                 **{key: kept[key] for key in ("psnr", "ssim", "parameters", "encode_images_per_s")},
             }
-            write_json(file, measured)
-        return dict(json.loads(file.read_bytes()))
+            write_sealed(file, measured)
+        return read_json(file, required=True)
 
     def _described(self, name: str) -> Plain:
         if name != PIXELS:

@@ -47,7 +47,7 @@ from tilework.store.columns import (
 from tilework.store.manifest import NAME, File, Manifest, write_manifest
 from tilework.store.shard import LARGEST_RECORDS, ShardEntry, write_shards
 from tilework.store.shuffle import ImageOrder
-from tilework.store.spool import PARTS, Plan, Spool, spool_of
+from tilework.store.spool import MARK, PARTS, Plan, Spool, spool_of
 from tilework.version import __version__
 
 TOGETHER = 4096  # records coded in one call
@@ -169,13 +169,24 @@ def clear(spool_path: Path, out: Path) -> None:
             Spool(spool_path, Plan(1, (1,), ()), np.zeros((1, 1))).remove()
 
 
-def refuse_existing(out: Path) -> None:
-    """Refuse a store that is there, unless its spool is too: then files beside it may be missing, and are written.
+def is_finished(out: Path) -> bool:
+    """Whether a store is there, and with it all that is written beside it.
 
-    What is left of a spool whose removal was cut short is removed.
+    What is left of a spool whose removal was cut short is removed. One that is whole belongs to a process that was
+    killed before that, and may have more to write, unless it is of a StoreWriter, which writes the store alone.
     """
-    if out.exists() and not ((spool_of(out) / PARTS).is_dir() and _is_done(spool_of(out), out)):
-        clear(spool_of(out), out)
+    if not out.exists():
+        return False
+    spool = spool_of(out)
+    if (spool / PARTS).is_dir() and not (spool / MARK).is_file() and _is_done(spool, out):
+        return False
+    clear(spool, out)
+    return True
+
+
+def refuse_existing(out: Path) -> None:
+    """Refuse a store that is there, unless something is left to write beside it."""
+    if is_finished(out):
         raise OutputError(f"{out} exists", "choose another path or remove it")
 
 

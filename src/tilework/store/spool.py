@@ -37,6 +37,7 @@ from tilework.store.shard import Shard, write_shard
 LARGEST_VOCABULARY = 1 << 20
 CODES, TIMES = "codes", "times"  # tensors of a part beside its columns, whose names have a /
 PARTS, REMOVED = "parts", "removed"  # the latter while a spool is being removed
+MARK = "writer"  # a file in spools of StoreWriter
 LAST = ("codebook.safetensors", "plan.json", "done")  # removed in this order, after all else
 
 

@@ -20,9 +20,8 @@ from tilework.store.codec import check_codes
 from tilework.store.columns import Values, entry_of, join_values
 from tilework.store.manifest import Frame
 from tilework.store.seal import SHARD_IMAGES, clear, seal
-from tilework.store.spool import LARGEST_VOCABULARY, LAST, Plan, Spool, spool_of
+from tilework.store.spool import LARGEST_VOCABULARY, LAST, MARK, Plan, Spool, spool_of
 
-MARK = "writer"  # a file in spools of this module
 PART_TOKENS = 1 << 22  # codes held in memory before they are spooled
 
 
