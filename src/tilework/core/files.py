@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -124,9 +125,12 @@ def new_directory(path: Path, replace: bool = False) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes have left of files and directories that they were writing; of a locked folder."""
-    for aside in folder.glob(".*.tmp"):
+def remove_unfinished(folder: Path, name: str = "") -> None:
+    """Remove what killed processes have left of files and directories that they were writing, while none writes them.
+
+    name: of the one file or directory whose rests to remove, instead of all of the folder.
+    """
+    for aside in folder.glob(f".{glob.escape(name)}.*.tmp" if name else ".*.tmp"):
         shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
 
 

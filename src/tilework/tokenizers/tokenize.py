@@ -28,7 +28,7 @@ from torch import Tensor
 
 from tilework.core.config import decode
 from tilework.core.errors import BrokenImagesError, ConfigError, DamageError, InputError
-from tilework.core.files import locked, write, write_json
+from tilework.core.files import locked, remove_unfinished, write, write_json
 from tilework.core.sealed import read_json, write_sealed
 from tilework.data.detected import COLUMN, SIDES, ObjectFolder, pack_objects
 from tilework.data.image_files import Broken, Frame, attempt, decode_image
@@ -281,14 +281,16 @@ def finish(
     if broken:
         check_broken(broken, sum(receipt.images for receipt in receipts), max_broken)
     boxes = [entry for receipt in receipts for entry in receipt.boxes]
-    if pooled := sorted((spool.path / POOLED).glob("*.npy")):
-        found = [features for file in pooled if len(features := np.load(file))]
-        write(pooled_of(out), _npy(np.concatenate(found)))
-        shuffle = False  # they lie in the order of the parts
     with locked(spool.path):
+        if pooled := sorted((spool.path / POOLED).glob("*.npy")):
+            found = [features for file in pooled if len(features := np.load(file))]
+            remove_unfinished(out.parent, pooled_of(out).name)
+            write(pooled_of(out), _npy(np.concatenate(found)))
+            shuffle = False  # they lie in the order of the parts
         seal(spool, out, codec, used=used, progress=progress, held=True, shuffle=shuffle, code_ranges=code_ranges)
         quarantine = [asdict(one) for one in broken]
         for file, lines in {quarantine_of(out): quarantine, boxes_of(out): boxes, **beside}.items():
+            remove_unfinished(file.parent, file.name)
             if lines:
                 write_json(file, lines)
         spool.remove()
