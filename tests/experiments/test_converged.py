@@ -176,6 +176,7 @@ def test_a_start_that_one_seed_lacks_is_refused_before_anything_runs(
         table(data, tmp_path / "t", f"a: first start={tmp_path}/before/seed-{{seed}}").run()
     assert not titles
     train(first(), data / "x.tok", None, tmp_path / "before/seed-1", "cpu", quiet=True)
+    assert table(data, tmp_path / "t", f"a: first start={tmp_path}/before/seed-{{seed}}").plan()["minutes"] > 0
     assert len(table(data, tmp_path / "t", f"a: first start={tmp_path}/before/seed-{{seed}}").run()["trials"]) == 3
 
 

@@ -166,8 +166,9 @@ class Table:
         return (*([None] * (row.links - 1)), row.val or self.val)
 
     def _minutes(self, row: Row) -> float:
-        runs = [link.run for link in row.run.links] if isinstance(row.run, Chain) else [row.run]
-        start = row.start if len(runs) == 1 else None
+        first = with_seed(row.run, 0)
+        runs = [link.run for link in first.links] if isinstance(first, Chain) else [first]
+        start = row.start_of(0) if len(runs) == 1 else None
         data = row.data or self.data
         return float(sum(plan(run, data, None, self.device, start)["estimated_minutes"] for run in runs))
 
