@@ -257,8 +257,8 @@ class ConvergedTable(Table):
                     "seed": o.trial.seed,
                     "rate": o.trial.rate,
                     "figures": o.metrics,
-                    "seconds": round(o.seconds, 1),
-                    "cpu_seconds": round(o.cpu_seconds, 1),
+                    "seconds": o.seconds,
+                    "cpu_seconds": o.cpu_seconds,
                     "curve": list(o.curve),
                 }
                 for o in sorted(outcomes, key=lambda o: (o.trial.row, o.trial.seed, o.trial.rate or 0.0))

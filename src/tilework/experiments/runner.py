@@ -106,7 +106,7 @@ def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False
                 write_json(directory / TRIAL, known)
         metrics = _figures(directory / "run" / RESULTS, task_of(trial.run).metric)
     evaluations = curve(directory / "run", task_of(trial.run).metric)
-    return Outcome(trial, metrics, known["seconds"], known["cpu_seconds"], evaluations)
+    return Outcome(trial, metrics, round(known["seconds"], 1), round(known["cpu_seconds"], 1), evaluations)
 
 
 def _figures(file: Path, metric: str) -> dict[str, float]:
