@@ -509,6 +509,22 @@ def test_a_stopped_annotation_goes_on(
     assert not (tmp_path / "maps.spool").exists()
 
 
+def test_killed_when_all_was_written_the_spool_goes_with_the_next_command(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("annotate", trained.images, "--model", trained.run, "--top", 2, "--out", tmp_path / "maps")
+    with monkeypatch.context() as patch:
+        patch.setattr("tilework.data.map_spool.MapSpool.remove", lambda spool: None)
+        assert run(*command, "--json") == 0
+    assert (tmp_path / "maps.spool").is_dir()
+    assert "exists" in fails(capsys, 7, *command)
+    assert [path.name for path in tmp_path.iterdir()] == ["maps"]
+    (tmp_path / "maps.spool").mkdir()
+    (tmp_path / "maps.spool/letter.txt").write_text("mine")
+    fails(capsys, 7, *command)
+    assert (tmp_path / "maps.spool/letter.txt").is_file()
+
+
 def test_maps_of_a_store_are_replaced(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = image_store(tmp_path / "x.tok", list(ImageFolder.open(trained.images).keys))
     command = ("annotate", trained.images, "--model", trained.run, "--store", store, "--top")

@@ -7,7 +7,6 @@ evaluated on the same validation images. Rows are written KIND, KIND:VALUE or KI
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,7 +21,16 @@ from tilework.core.batch import Shape, Stage
 from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError
-from tilework.core.files import is_free, locked, make_directory, new_directory, sha256, write, write_json
+from tilework.core.files import (
+    is_free,
+    locked,
+    make_directory,
+    new_directory,
+    remove_unfinished,
+    sha256,
+    write,
+    write_json,
+)
 from tilework.core.registry import Registry, nearest
 from tilework.data import ImageFolder, ImageSource
 from tilework.data.image_files import open_image, to_rgb
@@ -181,8 +189,7 @@ class Compare:
             **{name: str(path) for name, path in (("adapter", self.adapter), ("maps", self.maps)) if path is not None},
             "recipes": [self.pixel_recipe, list(self.token_recipes), list(self.plain_recipes)],
         }
-        for left in (self.out / "data").glob(".*.tmp"):  # of an interrupted write: the lock excludes a running one
-            shutil.rmtree(left, ignore_errors=True)
+        remove_unfinished(self.out / "data")
         claim(self.out, state, "comparison")
 
     # data of the rows

@@ -94,7 +94,8 @@ class ConvergedTable(Table):
         rows = self.rows()
         make_directory(self.out)
         inputs = {name: None if p is None else str(p) for name, p in self._inputs().items()}
-        claim(self.out, {**inputs, "settings": list(self.settings), "protocol": encode(self.protocol)}, "table")
+        with locked(self.out, wait=True):
+            claim(self.out, {**inputs, "settings": list(self.settings), "protocol": encode(self.protocol)}, "table")
         known = self._known(rows)
         if self.restore:
             known = {path: one for path, one in known.items() if not self._lost(one, rows, list(known.values()))}

@@ -28,7 +28,7 @@ from tilework.augment.embed import look_up
 from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, DamageError, InputError
-from tilework.core.files import locked, make_directory, sha256, write, write_json
+from tilework.core.files import locked, make_directory, remove_unfinished, sha256, write, write_json
 from tilework.core.location import PACKAGED, packaged
 from tilework.core.registry import nearest
 from tilework.core.sealed import read_json, write_sealed
@@ -78,6 +78,7 @@ class Frontier:
             state = {"images": str(self.images), "val": str(self.val), "teacher": sha256(weights),
                      "seeds": self.seeds, "settings": list(self.settings)}  # fmt: skip
             claim(self.out, state, "frontier")
+            remove_unfinished(self.out / "points")
             results: Plain = {}
             for number, (name, kind, value) in enumerate(plan):
                 point = self._point(name, kind, value)

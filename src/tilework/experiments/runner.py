@@ -16,7 +16,7 @@ from time import monotonic, process_time, sleep
 
 from tilework.core.config import Plain, encode
 from tilework.core.errors import DamageError, InUseError, OutputError
-from tilework.core.files import is_free, locked, make_directory, write_json
+from tilework.core.files import is_free, locked, make_directory, remove_unfinished, write_json
 from tilework.core.location import Location
 from tilework.core.sealed import read_json
 from tilework.experiments.protocol import curve
@@ -84,6 +84,7 @@ def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False
     settings |= {"start": str(trial.start)} if trial.start else {}
     make_directory(directory)
     with locked(directory):
+        remove_unfinished(directory)
         known = {**settings, "seconds": 0.0, "cpu_seconds": 0.0}
         if (directory / TRIAL).is_file():
             known = {"cpu_seconds": 0.0, **read_json(directory / TRIAL)}
@@ -150,8 +151,10 @@ def run_trials(
 
 
 def claim(out: Path, state: Plain, name: str) -> None:
-    """Write the settings of an experiment to its directory; refuse one that holds something else."""
+    """Write the settings of an experiment to its locked directory; refuse one that holds something else."""
     file = out / STATE
+    if file.is_file() or is_free(out):
+        remove_unfinished(out)
     if not file.exists() and is_free(out):
         write_json(file, state)
     elif not file.is_file():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tilework.core.config import Plain, resolve
 from tilework.core.errors import ConfigError
-from tilework.core.files import make_directory, write, write_json
+from tilework.core.files import locked, make_directory, write, write_json
 from tilework.core.location import Location, PathOrHub, location
 from tilework.experiments.runner import (
     Outcome,
@@ -122,7 +122,8 @@ class Table:
         rows = self.rows()
         make_directory(self.out)
         inputs = {name: None if p is None else str(p) for name, p in self._inputs().items()}
-        claim(self.out, {**inputs, "settings": list(self.settings)}, "table")
+        with locked(self.out, wait=True):
+            claim(self.out, {**inputs, "settings": list(self.settings)}, "table")
         notice(f"{counted(sum(row.seeds for row in rows), 'run')}; {noise_line(self.deviation)}", self.quiet)
         trials = [
             Trial(row.name, seed, with_seed(row.run, seed), self._data(row), self._validation(row), row.start_of(seed))

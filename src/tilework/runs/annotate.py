@@ -14,14 +14,14 @@ import torch
 
 from tilework.augment import Augment, CentreCrop, Normalise, build_all
 from tilework.core.config import Plain
-from tilework.core.errors import BrokenImagesError, InputError, OutputError
-from tilework.core.files import locked, write_json
+from tilework.core.errors import BrokenImagesError, InputError, OutputError, TileworkError
+from tilework.core.files import locked, remove_unfinished, write_json
 from tilework.core.hub import exactly
 from tilework.core.location import Location, PathOrHub
 from tilework.data.image_files import Broken
 from tilework.data.image_folder import ImageFolder
-from tilework.data.label_maps import CARD, COLUMN, MapsCard, write_maps
-from tilework.data.map_spool import MapSpool
+from tilework.data.label_maps import CARD, COLUMN, LabelMaps, MapsCard, write_maps
+from tilework.data.map_spool import SETTINGS, MapSpool
 from tilework.evaluation.annotate import Annotator, annotate, match_classes
 from tilework.models import EfficientnetLite0Config, Model, create_model
 from tilework.models.efficientnet_lite import published_weights
@@ -98,6 +98,9 @@ class Annotation:
         card = MapsCard(folder.classes, grid, self.top, exactly(self.annotator), annotator.size, elsewhere)
         spool = MapSpool.open(self._spool_path, {"card": asdict(card), "of": _digest(folder.keys, annotator.model)})
         with locked(spool.path):
+            remove_unfinished(spool.path)
+            if self.out is not None:
+                remove_unfinished(self.out.parent, self.out.name)
             self._fill(spool, annotator, folder)
             broken = [record for record in spool if isinstance(record, Broken)]
             found = self._write(spool, card, folder, broken, known)
@@ -111,6 +114,8 @@ class Annotation:
 
     def _check(self, known: Store | None) -> None:
         if self.out is not None and self.out.exists():
+            if self._is_rest(self.out):
+                MapSpool(self._spool_path).remove()
             raise OutputError(f"{self.out} exists", "choose another --out")
         if known is None:
             return
@@ -119,6 +124,15 @@ class Annotation:
         if {COLUMN, CARD} <= there and not self.replace:
             hint = "it was annotated before: add --replace, or add maps beside it with --out MAPS"
             raise OutputError(f"{self.store} has a column '{COLUMN}'", hint)
+
+    def _is_rest(self, out: Path) -> bool:
+        """Whether the spool was left by a process that was killed when all was written."""
+        try:
+            spooled = json.loads((self._spool_path / SETTINGS).read_bytes())["card"]
+            written = asdict(LabelMaps.open(out).card)
+        except (TileworkError, OSError, ValueError, KeyError, TypeError):
+            return False
+        return bool(spooled == json.loads(json.dumps(written)))
 
     def _fill(self, spool: MapSpool, annotator: Annotator, folder: ImageFolder) -> None:
         """Annotate the images that have no record yet."""
