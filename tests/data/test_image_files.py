@@ -54,6 +54,26 @@ def test_every_orientation_comes_upright(tmp_path: Path, orientation: int) -> No
     assert (decode_image(path, SIZE).transpose(1, 2, 0) == gradient()).all()
 
 
+@pytest.mark.parametrize("ending", ["png", "tif"])
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
+def test_large_images_are_reduced_before_they_are_turned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, mode: str
+) -> None:
+    """Oracle: the same file where it does not count as large."""
+    file = tmp_path / f"a.{ending}"
+    Image.fromarray(gradient(630, 900)).convert(mode).save(file, exif=tags(6))
+    usual = decode_image(file, SIZE)
+    reduced: list[int] = []
+    real = Image.Image.reduce
+    monkeypatch.setattr(Image.Image, "reduce", lambda image, factor: reduced.append(factor) or real(image, factor))
+    monkeypatch.setattr(image_files, "LARGE", 900 * 630 - 1)
+    monkeypatch.setattr(image_files, "THIN", 10**6)
+    found = decode_image(file, SIZE)
+    assert reduced == ([] if mode == "RGBA" else [630 // (2 * max(SIZE))])
+    assert np.abs(found.astype(int) - usual).max() <= 5
+    assert np.ptp(usual) > 100
+
+
 def test_rotated_jpeg_comes_upright(tmp_path: Path) -> None:
     laid = Image.fromarray(gradient()).transpose(UNDO[6])
     assert laid.size == (SIZE[0], SIZE[1])  # lies on its side: width 16, height 24

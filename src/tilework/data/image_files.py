@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import numpy as np
-from PIL import Image, ImageOps, features
+from PIL import ExifTags, Image, ImageOps, features
 
 from tilework.store.manifest import Frame as Frame
 
@@ -90,7 +90,25 @@ def open_image(path: File, size: tuple[int, int] | None = None) -> Iterator[Imag
     with open_stored(path) as image:
         if size is not None:
             image.draft("RGB", (2 * max(size), 2 * max(size)))  # the sides may change places below
+            image = _reduced(image, 2 * max(size))
         yield ImageOps.exif_transpose(image)
+
+
+def _reduced(image: Image.Image, side: int) -> Image.Image:
+    """A large image by a whole factor smaller, sides `side` at least, before copies of it are made: mode, orientation.
+
+    JPEG files are decoded smaller at once; of other formats whose colours can be averaged, one whole copy stays.
+    """
+    factor = min(image.size) // side
+    averaged = image.mode in ("L", "RGB") and "transparency" not in image.info
+    if factor < 2 or image.width * image.height <= LARGE or not averaged:
+        return image
+    image.load()  # which turns a TIFF, and its sides
+    orientation = image.getexif().get(ExifTags.Base.Orientation)
+    reduced = image.reduce(factor)
+    if orientation is not None:
+        reduced.getexif()[ExifTags.Base.Orientation] = orientation
+    return reduced
 
 
 @contextmanager
