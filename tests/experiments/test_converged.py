@@ -106,6 +106,18 @@ def test_a_table_goes_on_from_its_results_alone(data: Path, tmp_path: Path, titl
     assert [t for t in after["trials"] if t["row"] == "a"] == before["trials"]
 
 
+def test_seeds_can_be_added_later_and_not_taken_away(data: Path, tmp_path: Path, titles: list[str]) -> None:
+    before = table(data, tmp_path / "t", "a: first", "b: second").run()
+    titles.clear()
+    more = table(data, tmp_path / "t", "a: first", protocol=replace(SMALL, seeds=3)).run()
+    assert titles == [f"a seed 2 rate {before['rows'][0]['rate']:g}"]
+    assert [row["seeds"] for row in more["rows"]] == [[0, 1, 2], [0, 1]]
+    assert more["rows"][0]["top1"][:2] == before["rows"][0]["top1"]
+    assert more["rows"][1]["resolved"] is None
+    with pytest.raises(OutputError, match="other settings"):
+        table(data, tmp_path / "t", "a: first", protocol=replace(SMALL, seeds=1)).run()
+
+
 def test_rows_that_a_command_does_not_name_stay(data: Path, tmp_path: Path, titles: list[str]) -> None:
     before = table(data, tmp_path / "t", "a: first", "b: second").run()
     titles.clear()

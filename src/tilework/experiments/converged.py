@@ -18,8 +18,9 @@ import numpy as np
 from tilework.core.config import Plain, decode, encode, first_difference
 from tilework.core.errors import ConfigError, DamageError, OutputError
 from tilework.core.files import locked, make_directory, write, write_json
+from tilework.core.sealed import read_json
 from tilework.experiments.protocol import REACHED, Protocol, plateau
-from tilework.experiments.runner import Outcome, Trial, claim, run_trials, task_of
+from tilework.experiments.runner import STATE, Outcome, Trial, claim, run_trials, task_of
 from tilework.experiments.statistics import paired_deviation, resolvable
 from tilework.experiments.table import RESULTS, TABLE, Row, Table, figure_name
 from tilework.experiments.training_data import TrainingData
@@ -95,7 +96,8 @@ class ConvergedTable(Table):
         make_directory(self.out)
         inputs = {name: None if p is None else str(p) for name, p in self._inputs().items()}
         with locked(self.out, wait=True):
-            claim(self.out, {**inputs, "settings": list(self.settings), "protocol": encode(self.protocol)}, "table")
+            protocol = {**encode(self.protocol), "seeds": min(self._seeds_before(), self.protocol.seeds)}
+            claim(self.out, {**inputs, "settings": list(self.settings), "protocol": protocol}, "table")
         known = self._known(rows)
         if self.restore:
             known = {path: one for path, one in known.items() if not self._lost(one, rows, list(known.values()))}
@@ -110,6 +112,12 @@ class ConvergedTable(Table):
             known,
         )
         return self._report(rows, done)
+
+    def _seeds_before(self) -> int:
+        """Seeds that the table was begun with; more may follow, as a seed is known by its number alone."""
+        file = self.out / STATE
+        known = read_json(file).get("protocol", {}) if file.is_file() else {}
+        return int(known.get("seeds", self.protocol.seeds))
 
     def _wanted(self, rows: Sequence[Row], done: Sequence[Outcome]) -> Iterator[Trial]:
         """The trials that can be named so far: other seeds of a row follow when its rate is known."""
