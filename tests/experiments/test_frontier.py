@@ -171,6 +171,17 @@ def test_damaged_maps_of_the_teacher_are_named(data: tuple[Path, Path, Path], tm
         Frontier(train, val, tmp_path / "out", ("int8", "float16"), teacher, quiet=True).run()
 
 
+def test_what_a_killed_process_left_is_removed(data: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    train, val, teacher = data
+    one = Frontier(train, val, tmp_path / "out", ("int8", "rounded:1"), teacher, quiet=True)
+    one.run()
+    before = sorted((tmp_path / "out").rglob("*"))
+    for folder in ("", "points", "maps", "data"):
+        (tmp_path / "out" / folder / ".x.json.0123abcd.tmp").write_bytes(b"half")
+    one.run()
+    assert sorted((tmp_path / "out").rglob("*")) == before
+
+
 def test_images_that_cannot_be_read_are_left_out_of_small_files(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "train", 2, 20)
     first = sorted(folder.rglob("*.png"))[0]

@@ -51,7 +51,8 @@ def run(row: Row, count: int, seed: int, seconds: float = inf) -> Outcome:
 
 def counted(row: Row, kept: dict[str, Any] | None) -> Outcome:
     """What a file holds of a row and more trials can be added to."""
-    if kept is None or kept["passed"] < kept["tried"] or (row.full >= EVERY and not kept.get("whole")):
+    counts = row.full < EVERY or row.seconds  # otherwise every place there is
+    if kept is None or kept["passed"] < kept["tried"] or (not counts and not kept.get("whole")):
         return Outcome(row.name)
     whole, seeds = kept.get("whole", False), kept.get("seeds", 1)
     return Outcome(row.name, kept["tried"], kept["passed"], kept["seconds"], [], seeds, whole)
@@ -60,9 +61,12 @@ def counted(row: Row, kept: dict[str, Any] | None) -> Outcome:
 def table(kept: dict[str, Any]) -> str:
     """Counts as markdown, rows in the order of their numbers."""
     lines = ["| row | fault | tried | passed | asked | minutes |", "|---|---|---|---|---|---|"]
-    asked = {row.name: row.full for row in ROWS}
+    rows = {row.name: row for row in ROWS}
     for name, one in sorted(kept.items(), key=lambda item: (item[1]["number"], item[0])):
-        whole = "all" if asked.get(name, 0) >= EVERY else f"{asked.get(name, 0):,}"
+        if name not in rows:  # of an earlier version
+            continue
+        row = rows[name]
+        whole = f"{row.seconds / 60:.0f} min" if row.seconds else "all" if row.full >= EVERY else f"{row.full:,}"
         lines.append(
             f"| {one['number']} | {name} | {one['tried']:,} | {one['passed']:,} | {whole} | {one['seconds'] / 60:.0f} |"
         )
@@ -86,13 +90,14 @@ def main() -> None:
     failed = 0
     for row in chosen:
         before = counted(row, kept.get(row.name))
-        wanted = EVERY if options.seconds else max(1, round(row.full * options.share))
+        limit = options.seconds or row.seconds * options.share
+        wanted = row.full if limit else max(1, round(row.full * options.share))
         count = wanted - before.tried
-        seconds = options.seconds - before.seconds if options.seconds else inf
+        seconds = limit - before.seconds if limit else inf
         if count <= 0 or seconds <= 0 or before.whole:
             continue
         found = run(row, count, options.seed + before.seeds, seconds)
-        found.whole = row.full >= EVERY and not options.seconds and options.share == 1
+        found.whole = row.full >= EVERY and not limit and options.share == 1
         failed += found.tried - found.passed
         print(
             f"{row.number:2d}  {row.name:<40} {found.passed:>7,} of {found.tried:>7,}  {found.seconds:8.1f} s",

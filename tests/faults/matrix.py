@@ -21,6 +21,7 @@ class Row:
     full: int  # trials of a nightly run
     quick: int  # trials of `make test`
     trials: Callable[[int, np.random.Generator, Path], Trials]
+    seconds: float = 0.0  # of a nightly run, in place of a number of trials
 
 
 @dataclass

@@ -78,7 +78,8 @@ class Frontier:
             state = {"images": str(self.images), "val": str(self.val), "teacher": sha256(weights),
                      "seeds": self.seeds, "settings": list(self.settings)}  # fmt: skip
             claim(self.out, state, "frontier")
-            remove_unfinished(self.out / "points")
+            for name in ("points", "maps", "data"):
+                remove_unfinished(self.out / name)
             results: Plain = {}
             for number, (name, kind, value) in enumerate(plan):
                 point = self._point(name, kind, value)
