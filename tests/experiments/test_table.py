@@ -280,7 +280,9 @@ def test_the_table_is_made_seed_by_seed_and_once(data: Path, tmp_path: Path, tra
     assert all(len(row["seconds"]) == len(row["seeds"]) for row in results["rows"])
     assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(results))
     written = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
+    (out / ".settings.json.0123abcd.tmp").write_bytes(b"half")  # of a process that was killed
     assert table(data, out, *lines).run() == results
+    assert not (out / ".settings.json.0123abcd.tmp").exists()
     assert trained() == []
     assert {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()} == written
 

@@ -189,8 +189,9 @@ class Compare:
             **{name: str(path) for name, path in (("adapter", self.adapter), ("maps", self.maps)) if path is not None},
             "recipes": [self.pixel_recipe, list(self.token_recipes), list(self.plain_recipes)],
         }
-        remove_unfinished(self.out / "data")
         claim(self.out, state, "comparison")
+        for folder in (self.out, self.out / "data"):
+            remove_unfinished(folder)
 
     # data of the rows
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilework.core.config import Plain, decode, encode, first_difference
 from tilework.core.errors import ConfigError, DamageError, OutputError
-from tilework.core.files import locked, make_directory, write, write_json
+from tilework.core.files import locked, make_directory, remove_unfinished, write, write_json
 from tilework.core.sealed import read_json
 from tilework.experiments.protocol import REACHED, Protocol, plateau
 from tilework.experiments.runner import STATE, Outcome, Trial, claim, run_trials, task_of
@@ -98,6 +98,7 @@ class ConvergedTable(Table):
         with locked(self.out, wait=True):
             protocol = {**encode(self.protocol), "seeds": min(self._seeds_before(), self.protocol.seeds)}
             claim(self.out, {**inputs, "settings": list(self.settings), "protocol": protocol}, "table")
+            remove_unfinished(self.out)
         known = self._known(rows)
         if self.restore:
             known = {path: one for path, one in known.items() if not self._lost(one, rows, list(known.values()))}

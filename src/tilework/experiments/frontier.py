@@ -78,7 +78,7 @@ class Frontier:
             state = {"images": str(self.images), "val": str(self.val), "teacher": sha256(weights),
                      "seeds": self.seeds, "settings": list(self.settings)}  # fmt: skip
             claim(self.out, state, "frontier")
-            for name in ("points", "maps", "data"):
+            for name in (".", "points", "maps", "data"):
                 remove_unfinished(self.out / name)
             results: Plain = {}
             for number, (name, kind, value) in enumerate(plan):

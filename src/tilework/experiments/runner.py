@@ -151,10 +151,8 @@ def run_trials(
 
 
 def claim(out: Path, state: Plain, name: str) -> None:
-    """Write the settings of an experiment to its locked directory; refuse one that holds something else."""
+    """Write the settings of an experiment to its directory; refuse one that holds something else."""
     file = out / STATE
-    if file.is_file() or is_free(out):
-        remove_unfinished(out)
     if not file.exists() and is_free(out):
         write_json(file, state)
     elif not file.is_file():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tilework.core.config import Plain, resolve
 from tilework.core.errors import ConfigError
-from tilework.core.files import locked, make_directory, write, write_json
+from tilework.core.files import locked, make_directory, remove_unfinished, write, write_json
 from tilework.core.location import Location, PathOrHub, location
 from tilework.experiments.runner import (
     Outcome,
@@ -124,6 +124,7 @@ class Table:
         inputs = {name: None if p is None else str(p) for name, p in self._inputs().items()}
         with locked(self.out, wait=True):
             claim(self.out, {**inputs, "settings": list(self.settings)}, "table")
+            remove_unfinished(self.out)
         notice(f"{counted(sum(row.seeds for row in rows), 'run')}; {noise_line(self.deviation)}", self.quiet)
         trials = [
             Trial(row.name, seed, with_seed(row.run, seed), self._data(row), self._validation(row), row.start_of(seed))

@@ -17,7 +17,7 @@ import numpy as np
 from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, OutputError
-from tilework.core.files import locked, make_directory, write, write_json
+from tilework.core.files import locked, make_directory, remove_unfinished, write, write_json
 from tilework.core.sealed import read_json, write_sealed
 from tilework.data import ImageFolder, ImageSource
 from tilework.evaluation.reconstruction import reconstruction
@@ -71,6 +71,7 @@ class TokenizerViews:
         make_directory(self.out)
         with locked(self.out):
             claim(self.out, self._state(), "comparison")
+            remove_unfinished(self.out)
             notice(f"{counted(len(names) * self.seeds, 'run')} of {self.steps} steps", self.quiet)
             outcomes: list[Outcome] = []
             results: Plain = {}
