@@ -99,7 +99,7 @@ def _reduced(image: Image.Image, side: int) -> Image.Image:
 
     JPEG files are decoded smaller at once; of other formats whose colours can be averaged, one whole copy stays.
     """
-    factor = min(image.size) // side
+    factor = min(image.size) // max(1, side)
     averaged = image.mode in ("L", "RGB") and "transparency" not in image.info
     if factor < 2 or image.width * image.height <= LARGE or not averaged:
         return image

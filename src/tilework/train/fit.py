@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tilework.augment import AnyStep, apply_all
 from tilework.core.batch import Batch
 from tilework.core.distributed import World
-from tilework.core.errors import Stopped, TrainingError
+from tilework.core.errors import DamageError, Stopped, TrainingError
 from tilework.core.memory import keep_freed_memory
 from tilework.core.rng import Draws, step_seed
 from tilework.data import Loader, Source
@@ -183,8 +183,9 @@ class Fit:
             notice(f"{self.job.out} is already finished: nothing to train", quiet)
         elif self.start:
             notice(f"resuming {self.job.out} after step {self.start} of {self.total}", quiet)
-        if self.world.leads:  # what a kill after the last save has left
-            remove_old(self.job.out / "checkpoints", self.config.keep, self._due)
+        if self.world.leads:
+            with suppress(DamageError):  # a pointer to a missing one: the next save may set it
+                remove_old(self.job.out / "checkpoints", self.config.keep, self._due)  # that a kill has left
         self.bar = Bar(self.job.title, self.total, self.start, quiet)
         try:
             for step, batch in enumerate(self.loader.run(done, done if ended else self.total), done):
