@@ -13,6 +13,7 @@ del sys.path[0]  # this folder: its tokenize.py would hide Python's own
 
 import argparse
 import json
+from math import sqrt
 from pathlib import Path
 from statistics import mean
 
@@ -31,10 +32,11 @@ EFFECTS = (
     ("TokenAdapt after ColorAdapt (SeiT++)", "seitpp-1000", "TokenAdapt, ColorAdapt", "ColorAdapt", 3.1),
     ("TokenAdapt and ColorAdapt (SeiT++)", "seitpp-1000", "TokenAdapt, ColorAdapt", "EDA, CutMix", 4.1),
     ("masked modelling (SeiT++)", "mtm-1000", "MTM, CutMix", "CutMix, no MTM", 1.1),
+    ("token labels on tokens (LV-ViT)", "labels-tokens-1000", "token labels", "class", None),
     ("MixToken (LV-ViT)", "labels-pixels-500", "MixToken", "class", None),
     ("token labels and MixToken (LV-ViT)", "labels-pixels-500", "both", "class", 0.9),
-    ("TransMix", "align-tokens-1000", "TransMix", "CutMix", 0.3),
-    ("TL-Align", "align-tokens-1000", "TL-Align", "CutMix", 0.8),
+    ("TransMix on tokens", "align-tokens-1000", "TransMix", "CutMix", 0.3),
+    ("TL-Align on tokens", "align-tokens-1000", "TL-Align", "CutMix", 0.8),
     ("frozen patches (Good tokenizers)", "stems-500", "frozen", "plain", -0.4),
     ("intra windows (Good tokenizers)", "stems-500", "intra", "plain", 0.7),
     ("MoTo (Good tokenizers)", "stems-500", "MoTo", "plain", 1.8),
@@ -52,12 +54,14 @@ def main() -> None:
         file = args.tables / table / "results.json"
         results = json.loads(file.read_bytes()) if file.is_file() else {"rows": [], "resolvable": None}
         rows = {one["row"]: one for one in results["rows"]}
-        found = [rows[one]["top1"] for one in (row, base) if one in rows and len(rows[one]["seeds"]) >= 3]
-        if len(found) == 2 and results["resolvable"]:
-            ours = 100 * mean(a - b for a, b in zip(*found, strict=True))
-            shown.append((name, paper, ours, 100 * results["resolvable"]))
-            said = "seen" if abs(ours) > 100 * results["resolvable"] else "not resolved"
-            print(f"{name:38} {ours:+5.1f} ({said}; {100 * results['resolvable']:.1f}), paper {paper}")
+        found = [dict(zip(rows[one]["seeds"], rows[one]["top1"], strict=True)) for one in (row, base) if one in rows]
+        shared = found[0].keys() & found[1].keys() if len(found) == 2 else set()
+        if len(shared) >= 3 and results["resolvable"]:
+            ours = 100 * mean(found[0][seed] - found[1][seed] for seed in shared)
+            smallest = 100 * results["resolvable"] * sqrt(results["protocol"]["seeds"] / len(shared))
+            shown.append((name, paper, ours, smallest))
+            said = "seen" if abs(ours) > smallest else "not resolved"
+            print(f"{name:38} {ours:+5.1f} ({said}; {smallest:.1f}), paper {paper}")
         else:
             print(f"{name:38} not measured yet")
     if shown:
