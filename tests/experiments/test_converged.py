@@ -118,6 +118,14 @@ def test_seeds_can_be_added_later_and_not_taken_away(data: Path, tmp_path: Path,
         table(data, tmp_path / "t", "a: first", protocol=replace(SMALL, seeds=1)).run()
 
 
+@pytest.mark.parametrize("damaged", ['{"protocol": []}', '{"protocol": {"seeds": "x"}}', "[]", "{"])
+def test_damaged_settings_of_a_table_are_refused(damaged: str, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t/settings.json").write_text(damaged)
+    with pytest.raises((OutputError, DamageError), match=r"settings\.json"):
+        table(data, tmp_path / "t", "a: first").run()
+
+
 def test_rows_that_a_command_does_not_name_stay(data: Path, tmp_path: Path, titles: list[str]) -> None:
     before = table(data, tmp_path / "t", "a: first", "b: second").run()
     titles.clear()

@@ -117,8 +117,9 @@ class ConvergedTable(Table):
     def _seeds_before(self) -> int:
         """Seeds that the table was begun with; more may follow, as a seed is known by its number alone."""
         file = self.out / STATE
-        known = read_json(file).get("protocol", {}) if file.is_file() else {}
-        return int(known.get("seeds", self.protocol.seeds))
+        known = read_json(file).get("protocol") if file.is_file() else None
+        seeds = known.get("seeds") if isinstance(known, dict) else None
+        return seeds if isinstance(seeds, int) else self.protocol.seeds  # `claim` refuses what is neither
 
     def _wanted(self, rows: Sequence[Row], done: Sequence[Outcome]) -> Iterator[Trial]:
         """The trials that can be named so far: other seeds of a row follow when its rate is known."""

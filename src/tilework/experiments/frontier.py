@@ -42,6 +42,7 @@ from tilework.recipes import run_of
 from tilework.report.tokenizer_figures import accuracy_per_byte
 from tilework.runs import Run
 from tilework.store import Store, StoreWriter
+from tilework.store.seal import is_finished
 from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.box import NAME
 from tilework.tokenizers.teacher_codes import TeacherCodes, fit_codes
@@ -226,7 +227,7 @@ class Frontier:
         stem = f"{'codes' if diffusion else 'kmeans'}-{codes}x{depth}"
         train, val = (self.out / "data" / f"{stem}-{part}.tok" for part in PARTS)
         for path, part in ((train, "train"), (val, "val")):
-            if path.exists():
+            if is_finished(path):
                 continue
             if part == "train":
                 seen = torch.cat([self._projected(tokenizer, batch) for batch in self.maps("train")])
