@@ -115,7 +115,7 @@ def test_seeds_can_be_added_later_and_not_taken_away(data: Path, tmp_path: Path,
     assert more["rows"][0]["top1"][:2] == before["rows"][0]["top1"]
     assert more["rows"][1]["resolved"] is None
     with pytest.raises(OutputError, match="other settings"):
-        table(data, tmp_path / "t", "a: first", protocol=replace(SMALL, seeds=1)).run()
+        table(data, tmp_path / "t", "a: first").run()
 
 
 @pytest.mark.parametrize("damaged", ['{"protocol": []}', '{"protocol": {"seeds": "x"}}', "[]", "{"])

@@ -96,8 +96,10 @@ class ConvergedTable(Table):
         make_directory(self.out)
         inputs = {name: None if p is None else str(p) for name, p in self._inputs().items()}
         with locked(self.out, wait=True):
-            protocol = {**encode(self.protocol), "seeds": min(self._seeds_before(), self.protocol.seeds)}
-            claim(self.out, {**inputs, "settings": list(self.settings), "protocol": protocol}, "table")
+            wanted = {**inputs, "settings": list(self.settings), "protocol": encode(self.protocol)}
+            fewer = {**encode(self.protocol), "seeds": min(self._seeds_before(), self.protocol.seeds)}
+            claim(self.out, {**wanted, "protocol": fewer}, "table")
+            write_json(self.out / STATE, wanted)
             remove_unfinished(self.out)
         known = self._known(rows)
         if self.restore:
