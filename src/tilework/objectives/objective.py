@@ -91,6 +91,11 @@ class ObjectiveConfig:
         """Whether vectors of the codes are learnt, and kept when a run ends."""
         return False
 
+    @property
+    def parts(self) -> tuple[ObjectiveConfig, ...]:
+        """This objective and those it is made of, whose columns the data must have."""
+        return (self,)
+
     def check(self, classes: tuple[str, ...], steps: int) -> None:
         """Refuse data or a number of steps that this objective cannot learn from."""
 

@@ -78,14 +78,15 @@ class Recipe:
     def needs(self) -> tuple[str, ...]:
         """What it needs beside data."""
         parts = [part for run in self.runs for part in (run.objective, *run.augment)]
+        columns = {column for run in self.runs for one in run.objectives for column in one.task.columns}
         known = {
             "start": self.start,
             "tokenizer": any(isinstance(part, AdaptConfig | DecodeEncode) for part in parts),
             "adapter": any(isinstance(part, TokenAdapt | TokenGeometry) for part in parts),
-            "label maps": any("label_map" in run.objective.task.columns for run in self.runs),
-            "masks": any("mask" in run.objective.task.columns for run in self.runs),
-            "boxes": any("boxes" in run.objective.task.columns for run in self.runs),
-            "outlines": any("instances" in run.objective.task.columns for run in self.runs),
+            "label maps": "label_map" in columns,
+            "masks": "mask" in columns,
+            "boxes": "boxes" in columns,
+            "outlines": "instances" in columns,
         }
         return tuple(name for name, needed in known.items() if needed)
 

@@ -88,8 +88,8 @@ class Run:
 
     @property
     def objectives(self) -> tuple[ObjectiveConfig, ...]:
-        """The main objective and the auxiliary ones."""
-        return (self.objective, *(extra.objective for extra in self.extra))
+        """The main objective, those it is made of, and the auxiliary ones."""
+        return (*self.objective.parts, *(extra.objective for extra in self.extra))
 
     @property
     def model_input(self) -> tuple[Augment, ...]:
