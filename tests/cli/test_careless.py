@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -582,3 +583,35 @@ def test_senseless_sizes_of_new_runs(setting: str, said: str, made: Path, capsys
     assert run(*words, "--out", made / "new") == 4
     assert said in capsys.readouterr().err
     assert not (made / "new").exists()
+
+
+def test_remarks_of_the_image_library_stay_unsaid(made: Path, tmp_path: Path) -> None:
+    """Files that Pillow remarks on, one by a warning and one by a log line; the command lists what it cannot read."""
+    write_images(tmp_path / "images", classes=1, count=40)
+    for name, tag, changed in (("warned", 256, (3, 3)), ("logged", 277, (1, 273))):  # width; channels of a pixel
+        place = tmp_path / f"images/class0/{name}.tif"
+        Image.new("RGB", (32, 32)).save(place)
+        data = place.read_bytes()
+        at = next(
+            data.index(struct.pack("<HHI", tag, kind, 1))
+            for kind in (3, 4)
+            if struct.pack("<HHI", tag, kind, 1) in data
+        )
+        place.write_bytes(data[: at + 4] + struct.pack("<IH", *changed) + data[at + 10 :])
+    words = [
+        "tokenize",
+        tmp_path / "images",
+        "--tokenizer",
+        made / "tokenizer",
+        "--out",
+        tmp_path / "out.tok",
+        "--max-broken",
+        "0.5",
+    ]
+    ran = subprocess.run(
+        [sys.executable, "-m", "tilework", *map(str, words)], capture_output=True, text=True, check=True
+    )
+    assert "PIL" not in ran.stderr
+    assert "samples per pixel" not in ran.stderr
+    listed = json.loads((tmp_path / "out.tok.quarantine.json").read_text())
+    assert "logged.tif" in json.dumps(listed)

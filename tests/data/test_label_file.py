@@ -149,6 +149,7 @@ def test_control_characters_of_what_is_no_image_do_not_matter(tmp_path: Path) ->
         ("a.png,cat\na.png,cat\n", "line 2 of .* has the path 'a.png'"),
         ("/etc/a.png,cat\n", "has the path '/etc/a.png'"),
         ("../a.png,cat\n", "below the folder"),
+        (f"{'9' * 300}.png,cat\n", "below the folder"),
         ("gone.png,cat\n", "names no image"),
         ("# root: nowhere\na.png,cat\n", "which is no folder"),
         ("\x00", "has no rows|name the columns"),

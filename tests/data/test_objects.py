@@ -75,6 +75,9 @@ def test_an_image_without_objects_is_kept(tmp_path: Path) -> None:
         (lambda p: p["categories"].append({"id": 41, "name": "disc"}), "two categories called 'disc'"),
         (lambda p: p["images"][1].update(file_name=p["images"][0]["file_name"]), "is listed twice"),
         (lambda p: p["images"][1].update(file_name="../x.png"), "names the image '../x.png'"),
+        (lambda p: p["images"][1].update(file_name="9" * 400), "names the image '999"),
+        (lambda p: p["images"][1].update(file_name="a/" * 1500 + "b.png"), "names the image 'a/a"),
+        (lambda p: p["images"][1].update(file_name="\ud800.png"), "names the image"),
         (lambda p: p.pop("categories"), "no 'categories'"),
         (lambda p: p.update(images=[]), "0 images"),
     ],
@@ -142,6 +145,21 @@ def test_outlines_are_needed_for_all_objects(tmp_path: Path) -> None:
     source = ObjectSource.scan(opened(path), (64, 96))
     with pytest.raises(InputError, match=r"1 of .* objects of x have no outline"):
         ObjectValues(outlines=True).attach(source, "x")
+
+
+def test_a_list_with_a_name_that_no_file_has(tmp_path: Path) -> None:
+    path = write_voc(tmp_path, {"a": [("cell", 1, 1, 60, 40)]})
+    path.write_text("9" * 300 + "\n")
+    with pytest.raises(InputError, match="has the name '999"):
+        open_objects(path)
+
+
+def test_a_box_without_end_is_set_aside_without_a_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    path = write_voc(tmp_path, {"a": [("cell", 1, 1, 60, 40), ("cell", 1, 1, 3e38, 3e38)]})
+    objects, reasons, _, _ = opened(path).check(0)
+    assert objects.areas[0] == 2400
+    assert len(objects) + len(reasons) == 2
+    assert not recwarn.list
 
 
 def test_voc_counts_from_one(tmp_path: Path) -> None:

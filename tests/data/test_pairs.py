@@ -103,6 +103,8 @@ def test_a_table_of_pairs(tmp_path: Path) -> None:
     for text, what in (
         ("image,mask\n../a.png,y/b.png\n", "line 2 .* has the image"),
         ("image,mask\nx/a.png,/etc/passwd\n", "line 2 .* has the mask"),
+        (f"image,mask\nx/a.png,{'9' * 300}\n", "line 2 .* has the mask"),
+        ("image,mask\n,y/b.png\n", "line 2 .* has the image ''"),
         ("image,mask\nx/a.png,y/b.png\nx/a.png,y/b.png\n", "line 3 .* has the image"),
     ):
         table.write_text(text)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import logging
 import os
 import signal
 import sys
+import warnings
 from contextlib import suppress
 from importlib import import_module
 from inspect import signature
@@ -101,6 +103,7 @@ def main(args: list[str] | None = None) -> None:
     """Run a command line; always ends in SystemExit."""
     words = sys.argv[1:] if args is None else args
     end_with_launcher()
+    _say_it_ourselves()
     try:
         with suppress(ValueError):  # not the main thread: signals are someone else's
             signal.signal(signal.SIGTERM, _stop)
@@ -124,6 +127,12 @@ def main(args: list[str] | None = None) -> None:
         known = InputError(f"cannot use {error.filename}", error.strerror or type(error).__name__)
         print(f"tilework: error: {known}", file=sys.stderr)
         sys.exit(known.exit_code)
+
+
+def _say_it_ourselves() -> None:
+    """Pillow's remarks about odd files stay unsaid: what cannot be read is named and listed by the command."""
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
 def _how_to_go_on(words: list[str]) -> str:

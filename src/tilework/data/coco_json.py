@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilework.core.errors import InputError
+from tilework.data.file_list import lies_below
 from tilework.data.image_files import Broken
 from tilework.data.objects import Objects, check_shape
 
@@ -74,7 +75,7 @@ def read_coco(path: Path) -> Coco:
     names = tuple(name for _, name in categories)
     if len(set(names)) < len(names):
         raise InputError(f"{path} has two categories called '{_twice(names)}'", "give each its own name")
-    strange = next((n for n, _ in images.values() if n.startswith("/") or ".." in Path(n).parts or not n), None)
+    strange = next((name for name, _ in images.values() if not lies_below(name)), None)
     if strange is not None:
         raise InputError(f"{path} names the image '{strange}'", "images lie below the file's folder")
     number = {category: i for i, (category, _) in enumerate(categories)}

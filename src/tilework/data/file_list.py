@@ -13,6 +13,18 @@ from typing import overload
 
 import numpy as np
 
+LONGEST, DEEPEST = 255, 2048  # bytes of a name that file systems take, and of folders and name together
+
+
+def lies_below(name: str) -> bool:
+    """Whether a name out of an untrusted list can be that of a file below a folder."""
+    try:
+        parts = os.fsencode(name).split(b"/")
+    except UnicodeEncodeError:  # half a character
+        return False
+    fits = max(map(len, parts)) <= LONGEST and len(name) <= DEEPEST
+    return fits and parts[0] != b"" and b".." not in parts and "\0" not in name
+
 
 class FileList(Sequence[Path]):
     """Files below a folder by their names, which are paths as seen from it; a name may also be a whole path."""

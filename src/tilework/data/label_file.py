@@ -15,6 +15,7 @@ import numpy as np
 
 from tilework.core.errors import InputError
 from tilework.core.files import has_control
+from tilework.data.file_list import lies_below
 
 SUFFIXES = (".csv", ".tsv", ".txt")
 INSIDE = ("labels.csv", "labels.tsv", "labels.txt")  # looked for in a folder of images without class folders
@@ -122,7 +123,7 @@ def _rows(file: Path, lines: Sequence[tuple[int, str]]) -> tuple[Row, ...]:
             raise InputError(f"line {number} of {file} has a control character: '{name}', '{said}'", "remove it")
         if not said.strip():
             raise InputError(f"line {number} of {file} has the label ''", "each image needs one")
-        if name in seen or not name or name.startswith("/") or ".." in Path(name).parts:
+        if name in seen or not lies_below(name):
             raise InputError(f"line {number} of {file} has the path '{name}'", "each once, below the folder")
         seen.add(name)
         rows.append(Row(number, name, said))

@@ -33,7 +33,8 @@ class Objects:
     def of(edges: Sequence[Sequence[float]], labels: Sequence[int], ignored: Sequence[bool] | None = None) -> Objects:
         """Boxes alone."""
         boxes = np.array(edges, np.float32).reshape(-1, 4)
-        areas = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # boxes without end: `inside` sets them aside
+            areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
         flags = np.zeros(len(boxes), bool) if ignored is None else np.array(ignored, bool)
         return Objects(boxes, np.array(labels, np.int64), flags, areas)
 

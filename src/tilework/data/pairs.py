@@ -25,7 +25,7 @@ from PIL import Image
 
 from tilework.core.errors import InputError
 from tilework.data.class_mask import VOID
-from tilework.data.file_list import FileList
+from tilework.data.file_list import FileList, lies_below
 from tilework.data.image_files import SUFFIXES, open_stored
 from tilework.data.image_folder import ImageFolder
 
@@ -173,7 +173,7 @@ def _voc(path: Path) -> Found:
 def voc_names(path: Path) -> list[str]:
     """Names of images in a list of VOC."""
     names = [line.split()[0] for line in _lines(path) if line.strip()]
-    if strange := next((name for name in names if "/" in name or ".." in name), None):
+    if strange := next((name for name in names if "/" in name or not lies_below(f"{name}.jpeg")), None):
         raise InputError(f"{path} has the name '{strange}'", "give names of images without folders")
     if not names:
         raise InputError(f"{path} names no images", "give one a line")
@@ -194,7 +194,7 @@ def _listed(path: Path) -> Found | None:
     for line, row in enumerate(rows, 2):
         for kind in ("image", "mask"):
             name = row[kind] or ""
-            if (kind == "image" and (not name or name in seen)) or name.startswith("/") or ".." in Path(name).parts:
+            if (kind == "image" and name in seen) or not (lies_below(name) or (kind == "mask" and not name)):
                 raise InputError(f"line {line} of {path} has the {kind} '{name}'", "each once, below the file's folder")
         seen.add(row["image"])
         pairs.append((root / row["image"], root / row["mask"] if row["mask"] else None))
