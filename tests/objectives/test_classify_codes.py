@@ -31,7 +31,7 @@ from tilework.objectives import (
 
 CODES, DIM, GRID = 30, 5, 8
 CODEBOOK = Codebook.of(np.random.default_rng(0).normal(size=(CODES, DIM)).astype(np.float32))
-RULES: dict[str, ObjectiveConfig] = {
+RULES: dict[str, ClassifyConfig] = {
     "area": ClassifyConfig(),
     "tokens": TlAlignConfig(),
     "attention": TransMixConfig(),
@@ -104,8 +104,8 @@ def test_settings_round_trip_and_name_the_columns() -> None:
 
 @pytest.mark.parametrize("inner", [MaskedConfig(), ClassifyCodesConfig()])
 def test_other_objectives_are_refused(inner: ObjectiveConfig) -> None:
-    with pytest.raises(ValueError, match="no objective that classifies vectors"):
-        ClassifyCodesConfig(inner=inner)
+    with pytest.raises(ConfigError, match="no objective that classifies vectors"):
+        decode(ObjectiveConfig, {"name": "classify_codes", "inner": encode(inner)})
 
 
 def test_two_figures_of_smoothing_are_refused() -> None:

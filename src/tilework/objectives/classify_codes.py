@@ -21,7 +21,7 @@ from tilework.core.rng import Draws
 from tilework.layers.code_table import CodeTable
 from tilework.models import Output
 from tilework.objectives.classify import Classify, ClassifyConfig
-from tilework.objectives.objective import Objective, ObjectiveConfig
+from tilework.objectives.objective import ObjectiveConfig
 
 
 @ObjectiveConfig.choices.add("classify_codes")
@@ -31,7 +31,7 @@ class ClassifyCodesConfig(ClassifyConfig):
 
     standardise: bool = False  # as in 'embed', where there is none to start with
     dropout: float = 0.1  # of the vectors of codes
-    inner: ObjectiveConfig | None = None  # of the vectors: tl_align, trans_mix, token_label, ...; None: classify
+    inner: ClassifyConfig | None = None  # of the vectors: tl_align, trans_mix, token_label, ...; None: classify
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,12 +67,11 @@ class ClassifyCodesConfig(ClassifyConfig):
         return ClassifyCodes(inner, table)
 
 
-class ClassifyCodes(Objective):
+class ClassifyCodes(Classify):
     """An objective of vectors, on the trained vectors of codes."""
 
-    def __init__(self, inner: Objective, table: CodeTable) -> None:
-        super().__init__()
-        self.model = inner.model
+    def __init__(self, inner: Classify, table: CodeTable) -> None:
+        super().__init__(inner.model, inner.smoothing)
         self.table = table
         self._inner = (inner,)  # no module of its own: its model is this one's, and it has nothing else to train
 
