@@ -180,8 +180,8 @@ class ConvergedTable(Table):
             for name in settings.keys() & named.keys():
                 before = decode(type(named[name].run), settings[name])
                 if before != named[name].run:
-                    key = first_difference(encode(before), encode(named[name].run))
-                    what = f"row '{name}' in {file} was trained with another {key}"
+                    key, old, new = first_difference(encode(before), encode(named[name].run))
+                    what = f"row '{name}' in {file} was trained with {key}={old}, not {new}"
                     raise OutputError(what, "choose another --out, or another name for the row")
             return {
                 trial.directory: Outcome(trial, one["figures"], one["seconds"], one["cpu_seconds"], one["curve"])

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from time import monotonic, process_time, sleep
 
-from tilework.core.config import Plain, encode
+from tilework.core.config import Plain, encode, first_difference
 from tilework.core.errors import DamageError, InUseError, OutputError
 from tilework.core.files import is_free, locked, make_directory, remove_unfinished, write_json
 from tilework.core.location import Location
@@ -158,8 +158,8 @@ def claim(out: Path, state: Plain, name: str) -> None:
     elif not file.is_file():
         raise OutputError(f"{out} holds other files", "choose another --out")
     elif (known := read_json(file)) != json.loads(json.dumps(state)):
-        other = next((key for key in state if known.get(key) != state[key]), "")
-        what = f" ({other}: {_short(known.get(other))}, not {_short(state[other])})" if other else ""
+        key, old, new = first_difference(known, json.loads(json.dumps(state)))
+        what = f" ({key}: {_short(old)}, not {_short(new)})"
         hint = f"choose another --out or use those in {file}"
         raise OutputError(f"{out} holds a {name} with other settings{what}", hint)
 
