@@ -11,7 +11,8 @@ import torch
 
 from html_checks import check_page
 from small_data import write_images
-from tilework.core.errors import DamageError, InputError, OutputError
+from tilework.core.errors import DamageError, InputError, InUseError, OutputError
+from tilework.core.files import locked
 from tilework.evaluation import Classification
 from tilework.experiments.demo import Demo, split_folder
 
@@ -97,6 +98,19 @@ def test_a_damaged_state_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "demo.json").write_text(text)
     with pytest.raises(DamageError, match=r"demo\.json"):
         Demo(tmp_path, quick=True, quiet=True, device="cpu").run()
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(InUseError, match="in use by another process"):
+        Demo(tmp_path, quick=True, quiet=True).run()
+    assert not list(tmp_path.iterdir())
+
+
+def test_images_that_cannot_be_used_leave_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    with pytest.raises(InputError):
+        Demo(tmp_path / "out", tmp_path / "images", quiet=True).run()
+    assert not (tmp_path / "out").exists()
 
 
 def test_own_images_are_split_and_used(tmp_path: Path) -> None:

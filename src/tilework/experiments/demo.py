@@ -15,7 +15,7 @@ import torch
 from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import InputError, OutputError
-from tilework.core.files import is_free, new_directory, write, write_json
+from tilework.core.files import is_free, locked, make_directory, new_directory, write, write_json
 from tilework.core.sealed import read_json, write_sealed
 from tilework.data import ImageFolder, ImageSource, epoch_order
 from tilework.data.labels import UNLABELLED
@@ -53,24 +53,23 @@ class Demo:
     def run(self) -> Plain:
         """All steps; returns what results.json holds."""
         device = pick_device(self.device)
-        self._claim()
-        self._once("images", self._images)
-        self._once("tokenizer", self._tokenizer)
-        self._once("tokenize", lambda: self._tokenize(device))
-        self._once("token", self._token)
-        self._once("pixel", self._pixel)
-        results, page = self._report(device)
-        write(self.out / "report.html", page.encode())
-        write_json(self.out / "results.json", results)
+        if self.images is not None:  # before anything is written
+            _check_images(self.images)
+        make_directory(self.out)
+        with locked(self.out):
+            self._claim()
+            self._once("images", self._images)
+            self._once("tokenizer", self._tokenizer)
+            self._once("tokenize", lambda: self._tokenize(device))
+            self._once("token", self._token)
+            self._once("pixel", self._pixel)
+            results, page = self._report(device)
+            write(self.out / "report.html", page.encode())
+            write_json(self.out / "results.json", results)
         return results
 
     def _claim(self) -> None:
         settings = {"images": str(self.images) if self.images else None, "quick": self.quick, "version": __version__}
-        if self.images is not None:  # before anything is written
-            for part in _parts(self.images):
-                ImageFolder.open(part)
-            if not _parts(self.images):
-                _open_to_split(self.images)
         if not is_free(self.out):
             if not (self.out / STATE).is_file():
                 raise OutputError(f"{self.out} holds other files", "choose another --out")
@@ -287,6 +286,14 @@ class Demo:
 def _bytes(picture: np.ndarray) -> np.ndarray:
     """A picture in 0..255, whether it was that or in [0, 1]."""
     return picture if picture.dtype == np.uint8 else (255 * picture.clip(0, 1)).round().astype(np.uint8)
+
+
+def _check_images(path: Path) -> None:
+    """Refuse a folder that holds no images by class."""
+    for part in _parts(path):
+        ImageFolder.open(part)
+    if not _parts(path):
+        _open_to_split(path)
 
 
 def _parts(images: Path) -> list[Path]:
