@@ -206,8 +206,7 @@ class FolderStart:
     def run(self) -> Plain:
         """All steps; returns what results.json holds. A finished start is read, not repeated."""
         self._check_out()
-        fresh = is_free(self.out)
-        if not fresh:
+        if not is_free(self.out):
             self._claim()
             if (results := self._finished()) is not None:
                 notice(f"{self.out} is finished; nothing is repeated (another --out trains anew)", self.quiet)
@@ -218,12 +217,14 @@ class FolderStart:
         for line in announce(self, plan) if not self.quiet else ():
             notice(line)
         make_directory(self.out)
-        try:
-            return self._run(plan)
-        except InputError:  # found while images are read: what was begun here would not fit the repaired ones
-            if fresh:
-                shutil.rmtree(self.out, ignore_errors=True)
-            raise
+        with locked(self.out):
+            fresh = is_free(self.out)  # another process may have filled it meanwhile
+            try:
+                return self._run(plan)
+            except InputError:  # found while images are read: what was begun here would not fit the repaired ones
+                if fresh:
+                    shutil.rmtree(self.out, ignore_errors=True)
+                raise
 
     def _claim(self) -> None:
         """Take the directory; refuse one of another start, or of the same folder with other images."""
@@ -254,26 +255,25 @@ class FolderStart:
         return None if self.pixel_vit and PIXELS not in [row["row"] for row in results["rows"]] else results
 
     def _run(self, plan: Plain) -> Plain:
-        with locked(self.out):
-            self._claim()
-            self.times = read_json(self.out / TIMES) if (self.out / TIMES).is_file() else {}
-            device = pick_device(self.device)
-            with self._timed("split"):
-                train_images, val_images = self._listed()
-            with self._timed("tokenize"):
-                self._tokenize(train_images, val_images, device)
-            with self._timed("train"):
-                title = f"train {self.recipe}"
-                train(run_of(self.recipe), self._store("train"), self._store("val"), self.out / "run", self.device,
-                      title, self.quiet)  # fmt: skip
-            with self._timed("compare"):
-                rivals = self._rivals(train_images, val_images)
-            if self.pixel_vit:
-                rivals |= self._pixels()
-            found = self._evaluate(device)
-            results = self._results(plan, found, rivals)
-            write_page(self.out, results, found, self._paths("val", val_images))
-            write_json(self.out / RESULTS, results)
+        self._claim()
+        self.times = read_json(self.out / TIMES) if (self.out / TIMES).is_file() else {}
+        device = pick_device(self.device)
+        with self._timed("split"):
+            train_images, val_images = self._listed()
+        with self._timed("tokenize"):
+            self._tokenize(train_images, val_images, device)
+        with self._timed("train"):
+            title = f"train {self.recipe}"
+            train(run_of(self.recipe), self._store("train"), self._store("val"), self.out / "run", self.device,
+                  title, self.quiet)  # fmt: skip
+        with self._timed("compare"):
+            rivals = self._rivals(train_images, val_images)
+        if self.pixel_vit:
+            rivals |= self._pixels()
+        found = self._evaluate(device)
+        results = self._results(plan, found, rivals)
+        write_page(self.out, results, found, self._paths("val", val_images))
+        write_json(self.out / RESULTS, results)
         return results
 
     def _check_out(self) -> None:

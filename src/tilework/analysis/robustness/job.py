@@ -66,8 +66,9 @@ class Robustness(Inputs):
 
         subjects = self.subjects  # checks
         shifts = self._shifts()
-        self._claim()
+        make_directory(self.out)
         with locked(self.out):
+            self._claim()
             self._measure_all(subjects, shifts)
             return write_report(self)
 
@@ -93,7 +94,6 @@ class Robustness(Inputs):
                  "seed": self.seed, "native": self.native, "attack_images": len(self.attacked)}  # fmt: skip
         file = self.out / SETTINGS
         if is_free(self.out):
-            make_directory(self.out)
             write_json(file, state)
         elif not file.is_file():
             raise OutputError(f"{self.out} holds other files", "choose another --out")
