@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tilework.data.file_list import FileList
+from tilework.data.file_list import FileList, lies_below
 
 ROOT = Path("photos/train")
 PATHS = tuple(ROOT / name for name in ("a/1.jpg", "a/ü 2.JPG", "b/c/3.png", os.fsdecode(b"b/\xff.gif")))
@@ -44,3 +44,20 @@ def test_a_file_takes_its_name_and_eight_bytes() -> None:
     tracemalloc.stop()
     assert len(files) == count
     assert held < 1.2 * (len(name) + 8) * count  # a little is kept for files to come
+
+
+@pytest.mark.parametrize("name", ["a.png", "a/b c.png", "é/ü.jpg", "a..b.png", ".../x.png", "ü" * 127, "a//b.png"])
+def test_names_of_files_below_a_folder(name: str) -> None:
+    assert lies_below(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "/etc/x.png", "../x.png", "a/../../x.png", "..", "a\0b", "\ud800", "9" * 256, "ü" * 128, "ü/" * 700],
+)
+def test_names_that_no_file_below_a_folder_has(name: str) -> None:
+    assert not lies_below(name)
+
+
+def test_the_system_takes_names_as_long_as_that(tmp_path: Path) -> None:
+    assert not (tmp_path / ("ü" * 127) / ("b" * 255)).exists()  # and raises nothing

@@ -19,11 +19,12 @@ LONGEST, DEEPEST = 255, 2048  # bytes of a name that file systems take, and of f
 def lies_below(name: str) -> bool:
     """Whether a name out of an untrusted list can be that of a file below a folder."""
     try:
-        parts = os.fsencode(name).split(b"/")
+        path = os.fsencode(name)
     except UnicodeEncodeError:  # half a character
         return False
-    fits = max(map(len, parts)) <= LONGEST and len(name) <= DEEPEST
-    return fits and parts[0] != b"" and b".." not in parts and "\0" not in name
+    parts = path.split(b"/")
+    fits = max(map(len, parts)) <= LONGEST and len(path) <= DEEPEST
+    return fits and parts[0] != b"" and b".." not in parts and b"\0" not in path
 
 
 class FileList(Sequence[Path]):
