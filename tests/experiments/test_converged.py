@@ -251,6 +251,17 @@ def test_other_settings_are_refused_before_anything_runs(data: Path, tmp_path: P
     assert not titles
 
 
+def test_a_row_that_was_named_and_never_trained_may_change(data: Path, tmp_path: Path) -> None:
+    table(data, tmp_path / "t", "a: first", "b: second").run()
+    results = json.loads((tmp_path / "t/results.json").read_text())
+    results["trials"] = [one for one in results["trials"] if one["row"] != "b"]
+    (tmp_path / "t/results.json").write_text(json.dumps(results))
+    shutil.rmtree(tmp_path / "t/runs/b")
+    found = table(data, tmp_path / "t", "b: second objective.smoothing=0.3").run()
+    assert [row["seeds"] for row in found["rows"]] == [[0, 1], [0, 1]]
+    assert found["settings"]["b"]["objective"]["smoothing"] == 0.3
+
+
 def test_the_command(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["table", "first", "second", "--protocol", "--samples", "12", "--passes", "1", "--held", "6", "--seeds", "2"]
     line += [

@@ -177,7 +177,7 @@ class ConvergedTable(Table):
             plain = json.loads(file.read_bytes())
             settings, trials = plain["settings"], plain["trials"]
             named = {row.name: row for row in rows}
-            for name in settings.keys() & named.keys():
+            for name in {one["row"] for one in trials} & named.keys():  # a row that was named only may change
                 before = decode(type(named[name].run), settings[name])
                 if before != named[name].run:
                     key, old, new = first_difference(encode(before), encode(named[name].run))
