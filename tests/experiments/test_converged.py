@@ -257,9 +257,9 @@ def test_a_row_that_was_named_and_never_trained_may_change(data: Path, tmp_path:
     results["trials"] = [one for one in results["trials"] if one["row"] != "b"]
     (tmp_path / "t/results.json").write_text(json.dumps(results))
     shutil.rmtree(tmp_path / "t/runs/b")
-    found = table(data, tmp_path / "t", "b: second objective.smoothing=0.3").run()
+    found = table(data, tmp_path / "t", "b: second objective.smoothing=0.45").run()
     assert [row["seeds"] for row in found["rows"]] == [[0, 1], [0, 1]]
-    assert found["settings"]["b"]["objective"]["smoothing"] == 0.3
+    assert found["settings"]["b"]["objective"]["smoothing"] == 0.45
 
 
 def test_the_command(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
