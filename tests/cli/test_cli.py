@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,27 @@ def test_the_steps_of_the_readme(images: Path, tmp_path: Path, capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out)["top1"] == pytest.approx(trained["top1"])
     assert run("eval", out, "--data", images, "--tokenizer", tokenizer) == 0
     assert "per class" in capsys.readouterr().out
+
+
+def test_a_transfer_set_keeps_the_codes_of_training_and_its_own_classes(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer, stored, flowers = tmp_path / "tokenizer", tmp_path / "x.tok", tmp_path / "flowers"
+    assert run("tokenizer", "train", images, *SMALL_TOKENIZER, "--out", tokenizer) == 0
+    few = tmp_path / "few"  # one class: not all codes occur
+    copytree(images / "class0", few / "class0")
+    assert run("tokenize", few, "--tokenizer", tokenizer, "--out", stored) == 0
+    copytree(images / "class1", flowers / "daisy")
+    copytree(images / "class2", flowers / "rose")
+    words = ["tokenize", flowers, "--tokenizer", tokenizer, "--out", tmp_path / "f.tok"]
+    capsys.readouterr()
+    assert "add --new-classes" in fails(capsys, 3, *words, "--like", stored)
+    assert "--new-classes does not work without --like" in fails(capsys, 4, *words, "--new-classes")
+    assert run(*words, "--like", stored, "--new-classes") == 0
+    made, known = Store(tmp_path / "f.tok"), Store(stored)
+    assert made.classes == ("daisy", "rose")
+    assert np.bincount(made.column("label")[:]).tolist() == [8, 8]
+    assert made.used.tolist() == known.used.tolist()
 
 
 def test_dry_runs_cost_nothing_and_write_nothing(

@@ -23,6 +23,7 @@ def tokenize(
     tokenizer: OptionalLocal = None,
     codes: Literal["auto", "pooled", "corners", "grid"] = "auto",
     like: OptionalData = None,
+    new_classes: Annotated[bool, arg(help_behavior_hint="")] = False,
     labels: OptionalPath = None,
     classes: Classes = None,
     frame: Literal["auto", "cover", "squash"] = "auto",
@@ -62,6 +63,7 @@ def tokenize(
       tilework tokenize photos/train --tokenizer tokenizer --out train.tok
       tilework tokenize 'shards/*.tar' --tokenizer tokenizer --out train.tok
       tilework tokenize photos/val --tokenizer tokenizer --out val.tok --like train.tok
+      tilework tokenize flowers/train --tokenizer tokenizer --out flowers.tok --like train.tok --new-classes
       tilework tokenize photos/train --tokenizer tokenizer --out train.tok --frame squash
       tilework tokenize photos/train --tokenizer tokenizer --out many.tok --views 5
       tilework tokenize camvid/train --tokenizer tokenizer --out camvid.tok --masks --size 176x240 --frame squash
@@ -78,7 +80,8 @@ def tokenize(
             codes of its own.
         codes: What the tokenizer that comes with Tilework keeps: pooled features of the image, the same over five looks
             at it (corners), or a grid of codes; auto: pooled, unless --size, --tiles, --masks or --boxes is given.
-        like: Store whose class numbers and set of used codes to take over, for validation and transfer sets.
+        like: Store whose class numbers and set of used codes to take over, for validation sets.
+        new_classes: With --like: take over the codes alone, for images of other classes (transfer).
         labels: Label file (CSV, TSV or lines 'PATH LABEL') instead of one sub-folder per class.
         frame: cover: the centre of the image, short side resized; squash: the whole image, aspect not kept (SeiT);
             auto: that of --like, squash for --codes corners, else cover.
@@ -104,7 +107,7 @@ def tokenize(
     import torch
 
     from tilework.core.distributed import pick_device
-    from tilework.core.errors import ConfigError, InputError
+    from tilework.core.errors import ConfigError, InputError, UnknownClassError
     from tilework.data.image_files import Frame
     from tilework.data.image_folder import ImageFolder
     from tilework.data.open_images import open_images
@@ -131,6 +134,8 @@ def tokenize(
         raise ConfigError(f"{what} does not work with {views} views", "drop one: random crops keep the aspect")
     if codes != "auto" and (tokenizer is not None or like is not None):
         raise ConfigError(f"--codes {codes} does not work with {'--tokenizer' if tokenizer else '--like'}", "drop one")
+    if new_classes and like is None:
+        raise ConfigError("--new-classes does not work without --like", "drop it: the classes are those of the images")
     needs_grid = bool(size) or tiles or masks or boxes
     if codes in ("pooled", "corners") and needs_grid:
         what = f"--codes {codes} does not work with --size, --tiles, --masks or --boxes"
@@ -146,9 +151,14 @@ def tokenize(
         raise ConfigError(f"{like} has squashed images, and random crops keep the aspect", "drop --views or --like")
     known, used = (reference.classes, reference.used) if reference else (None, None)
     kept = "mask" if masks else "boxes" if boxes else ""
-    if kept and reference is not None and kept not in (column.name for column in reference.manifest.columns):
-        known = None  # its codes alone, from a store of other images
-    folder = open_images(images, labels, known, classes or "leaf")
+    columns = [column.name for column in reference.manifest.columns] if reference else []
+    if new_classes or (kept and kept not in columns):
+        known = None  # the codes alone, from a store of other images
+    try:
+        folder = open_images(images, labels, known, classes or "leaf")
+    except UnknownClassError as error:
+        hint = f"{error.hint}, or add --new-classes to take over only the codes of {like}"
+        raise InputError(error.what, hint) from error
     if tokenizer is not None and reference is not None:
         made_by, vectors = reference.manifest.tokenizer, reference.codebook.vectors
         model, card = open_tokenizer(tokenizer, str(like), made_by, vectors)

@@ -62,6 +62,13 @@ class BrokenImagesError(InputError):
         return BrokenImagesError(self.what, f"{self.hint}, or accept them with {option}{share:g}")
 
 
+class UnknownClassError(InputError):
+    """Data with a class that those it must fit do not have."""
+
+    def __init__(self, where: object, name: str) -> None:
+        super().__init__(f"{where} has a class '{name}' that training does not know", "remove or rename it")
+
+
 class ConfigError(TileworkError):
     """An invalid recipe, key, value or combination."""
 

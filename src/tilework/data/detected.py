@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from tilework.core.batch import Batch
-from tilework.core.errors import ConfigError, DamageError, InputError
+from tilework.core.errors import ConfigError, DamageError, InputError, UnknownClassError
 from tilework.core.location import Location, Url, is_store
 from tilework.data.boxes import Boxes
 from tilework.data.coco_json import is_coco, read_coco
@@ -153,7 +153,7 @@ def _voc(path: Path, classes: Sequence[str] | None) -> ObjectFolder:
     if not known and not there:
         raise InputError(f"no image of {path} has an object", "check Annotations, or name classes in classes.txt")
     if known and (strange := set(there) - set(known)):
-        raise InputError(f"{path} has a class '{min(strange)}' that training does not know", "remove or rename it")
+        raise UnknownClassError(path, min(strange))
     number = {name: i for i, name in enumerate(known or there)}
     objects = [
         None if isinstance(one, str) else

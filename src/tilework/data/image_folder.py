@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from tilework.core.errors import InputError
+from tilework.core.errors import InputError, UnknownClassError
 from tilework.core.files import has_control
 from tilework.data.file_list import FileList
 from tilework.data.image_files import SUFFIXES, File
@@ -221,7 +221,7 @@ def _open_classes(root: Path, tops: Sequence[str], classes: Sequence[str] | None
         remarks.append(f"{root}: {len(empty)} class folders hold no images ({few})")
     names = tuple(found if classes is None else classes)
     if unknown := sorted(set(folders) - set(names)):
-        raise InputError(f"{root} has a class '{unknown[0]}' that training does not know", "remove or rename it")
+        raise UnknownClassError(root, unknown[0])
     number = {name: i for i, name in enumerate(names)}
     labels = np.array([number[name] for name in folders], np.int64)[np.array(within)]
     loose = [entry for entry in root.iterdir() if entry.is_file() and not entry.name.startswith(".")]

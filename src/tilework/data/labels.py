@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilework.core.errors import InputError
+from tilework.core.errors import InputError, UnknownClassError
 
 Label = int | str | None
 MOST_CLASSES = 1 << 20
@@ -54,5 +54,5 @@ def number_labels(
     known = {name: i for i, name in enumerate(classes)}
     used = np.unique(numbers).tolist()
     if unknown := [names[i] for i in used if names[i] not in known]:
-        raise InputError(f"{where} has a class '{unknown[0]}' that training does not know", "remove or rename it")
+        raise UnknownClassError(where, unknown[0])
     return np.array([known.get(name, 0) for name in names])[numbers], tuple(classes)
