@@ -398,7 +398,7 @@ def test_odd_pairs_are_said(made: Path, tmp_path: Path, capsys: pytest.CaptureFi
     said = capsys.readouterr().err
     assert "8 of 20 validation images looked at are in the training data too" in said
     assert "has no image of 1 of 3 classes (class2)" in said
-    assert "1 class folders hold no images (class2)" in said
+    assert "1 class folder without images (class2)" in said
     assert "1 files are not images (1 .txt): skipped" in said
     assert run("eval", tmp_path / "run", "--data", tmp_path / "val", "--json") == 0
     told = json.loads(capsys.readouterr().out)

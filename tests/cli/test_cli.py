@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -727,3 +728,25 @@ def test_chains_are_listed_and_shown(
 @pytest.mark.parametrize("command", [["recipes"], ["train", "--data", "x", "y", "--out", "z"]])
 def test_the_nearest_chain_is_named(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'seit_to_pixels_cpu'" in fails(capsys, 4, command[0], "seit_to_pixel_cpu", *command[1:])
+
+
+def test_names_of_files_are_printed_as_they_are(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = [tmp_path / "my_train.tok", tmp_path / "my_val.tok"]
+    assert run("split", store, "--out", *parts) == 0
+    said = capsys.readouterr().out
+    assert all(str(part) in said for part in parts)
+
+
+def test_the_store_page_names_a_command_that_works(
+    images: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pooled, grid = tmp_path / "pooled.tok", tmp_path / "grid.tok"
+    assert run("tokenize", images, "--out", pooled, "--codes", "pooled") == 0
+    assert run("tokenize", images, "--out", grid, "--codes", "grid") == 0
+    for data in (pooled, grid, store):
+        assert run("report", data, "--out", tmp_path / "page.html") == 0
+        words = re.search(r"tilework (train \S+ --data \S+) --val", (tmp_path / "page.html").read_text())
+        assert words is not None
+        assert run(*words[1].split(), "--out", tmp_path / "r", "--dry-run") == 0

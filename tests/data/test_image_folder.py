@@ -97,9 +97,9 @@ def test_nested_class_folders_are_said_aloud(tmp_path: Path) -> None:
     folder = ImageFolder.open(nested(tmp_path))
     assert folder.classes == ("fruit/apple", "fruit/pear/green", "fruit/pear/red", "milk")
     assert "classes are the 4 folders that hold images, not the 2 folders of the first level" in folder.remarks[0]
-    assert "1 class folders hold no images (empty)" in folder.remarks[1]
+    assert "1 class folder without images is no class (empty)" in folder.remarks[1]
     top = ImageFolder.open(tmp_path, level="top")
-    assert top.classes == ("empty", "fruit", "milk")
+    assert top.classes == ("fruit", "milk"), "an empty folder would be a class that nothing was seen of"
     assert "classes are the 2 folders of the first level" in top.remarks[0]
 
 

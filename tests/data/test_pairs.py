@@ -117,7 +117,7 @@ def test_a_table_of_pairs(tmp_path: Path) -> None:
 def test_numbers_and_their_meaning() -> None:
     numbers = Numbers(("a", "b"), void=(7,), shift=-1)
     assert numbers.read(np.array([[0, 1, 2, 7, 255]])).tolist() == [[VOID, 0, 1, VOID, VOID]]
-    with pytest.raises(ValueError, match="class 3 of a mask, and the list has 2"):
+    with pytest.raises(ValueError, match=r"class 3 of a mask, and the classes are 1 to 2: name it in classes\.txt, or"):
         numbers.read(np.array([[3]]))
     with pytest.raises(ValueError, match="class 300"):
         Numbers(("a",)).read(np.array([[300]]))

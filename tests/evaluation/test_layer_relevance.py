@@ -52,6 +52,19 @@ def test_numbers_of_the_authors_code() -> None:
     assert (relevance(network().float(), images().float(), CLASSES) - found).abs().max() < 1e-7
 
 
+def test_small_differences_between_patches_survive_single_precision() -> None:
+    """All patches are read alike where the mean is classified: what attention adds must not drown in that number."""
+    faint = network(replace(CONFIG, pool="mean"))
+    with torch.no_grad():
+        for block in faint.blocks:
+            block.attn.proj.weight *= 1e-4  # type: ignore[union-attr]
+    exact = relevance(faint, images(), CLASSES).flatten(1)
+    found = relevance(faint.float(), images().float(), CLASSES).flatten(1)
+    spread = exact - exact.mean(1, keepdim=True)
+    assert 0 < spread.abs().max() < 1e-6
+    assert torch.allclose(found - found.mean(1, keepdim=True), spread, rtol=0, atol=0.02 * float(spread.abs().max()))
+
+
 @pytest.mark.parametrize(
     "changes",
     [{}, {"pool": "mean"}, {"divisor": 2.0}, {"dense": True}, {"dense": True, "pool": "mean", "divisor": 3.0}],

@@ -84,6 +84,8 @@ def add_store(page: Page, path: Location, wanted: Wanted) -> Headline:
     rows += [["preprocessing", manifest.preprocessing or "not stated"], ["licence", manifest.licence or "not stated"]]
     page.table(["what", "value"], [*rows, ["software", manifest.software]])
     name = quote(str(path))
-    train = f"tilework train seit_cpu --data {name} --val VAL --out RUN"
+    made_for: dict[tuple[int, ...], str] = {(16, 16): "seit_cpu", (7, 7): "teacher_vit_cpu"}
+    recipe = made_for.get(store.grid, "linear_cpu")  # which takes any codes
+    train = f"tilework train {recipe} --data {name} --val VAL --out RUN"
     page.commands([f"tilework inspect {name}", f"tilework verify {name}", train])
     return [Path(str(path)).name, told, "", f"{about.bytes_per_image:,.0f}"]

@@ -114,7 +114,7 @@ def output_shape(augments: Sequence[Augment], shape: Shape) -> Shape:
         if shape.stage not in augment.stages:
             if shape.stage == "stacks" and "ids" in augment.stages:
                 what = f"augmentation '{augment.name}' takes one code at a position, and these data have several"
-                raise ConfigError(what, "use a recipe without it, such as those for DCT coefficients")
+                raise ConfigError(what, "use a recipe without it: linear_cpu takes any codes, dct_cpu coefficients")
             needs = " or ".join(augment.stages)
             hint = "give other data or another recipe" if shape.stage == start.stage else "change the order of the list"
             raise ConfigError(f"augmentation '{augment.name}' takes {needs} but gets {shape.stage}", hint)

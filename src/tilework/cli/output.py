@@ -32,8 +32,8 @@ def shown_as(place: str, url: str) -> Iterator[None]:
         _shown.pop()
 
 
-def show(values: Mapping[str, Any], as_json: bool) -> None:
-    """Print name and value pairs, aligned, or as JSON."""
+def show(values: Mapping[str, Any], as_json: bool, files: bool = False) -> None:
+    """Print name and value pairs, aligned, or as JSON. files: names are those of files, left as they are."""
     for place, url in _shown:
         values = {k: v.replace(place, url) if isinstance(v, str) else v for k, v in values.items()}
     if as_json:
@@ -42,7 +42,7 @@ def show(values: Mapping[str, Any], as_json: bool) -> None:
     width = max(map(len, values), default=0)
     for name, value in values.items():
         text = ", ".join(f"{k} {_short(v)}" for k, v in value.items()) if isinstance(value, Mapping) else _short(value)
-        print(f"{name.replace('_', ' '):<{width}}  {text}")
+        print(f"{name if files else name.replace('_', ' '):<{width}}  {text}")
 
 
 def compact(value: Any, room: int = 100, indent: str = "") -> str:

@@ -115,7 +115,8 @@ def _segment(
     if json:
         show({"out": str(out), "photographs": found}, True)
         return
-    show({one["photograph"]: {name: f"{share:.1%}" for name, share in one["classes"].items()} for one in found}, False)
+    shares = [{name: f"{share:.1%}" for name, share in one["classes"].items()} for one in found]
+    show(dict(zip((one["photograph"] for one in found), shares, strict=True)), False, files=True)
 
 
 def _detect(
@@ -146,7 +147,7 @@ def _detect(
     if json:
         show({"out": str(out), "photographs": found}, True)
         return
-    show({one["photograph"]: one["counts"] or "nothing" for one in found}, False)
+    show({one["photograph"]: one["counts"] or "nothing" for one in found}, False, files=True)
 
 
 def _table(found: list[Prediction]) -> str:

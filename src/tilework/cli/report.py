@@ -67,7 +67,8 @@ def report(
         list(zip(kinds, things, strict=True)), Wanted(data, images, tokenizer, names, best, count, device)
     )
     write(out, page.html().encode())
-    show({"page": str(out), "bytes": out.stat().st_size, **{line[0]: line[2] or line[1] for line in lines}}, json)
+    told = {line[0]: line[2] or line[1] for line in lines}
+    show({"page": str(out), "bytes": out.stat().st_size, **told}, json, files=True)
 
 
 def _kind(thing: Location) -> str:

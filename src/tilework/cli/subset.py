@@ -97,7 +97,7 @@ def split(
     if not 0 < fraction <= 1:
         raise InputError(f"fraction {fraction} is out of range", "give a number above 0 and below 1")
     if not isinstance(data, Url) and not is_store(data):
-        show(_split_images(data, out, fraction, seed, classes or "leaf"), json)
+        show(_split_images(data, out, fraction, seed, classes or "leaf"), json, files=True)
         return
     whole = Store(data)
     first = pick_fraction(whole, fraction, seed)
@@ -107,7 +107,7 @@ def split(
     with progress_bar("split", quiet=json) as progress:
         gather(out[0], [(whole, first)], codec, progress=progress)
         gather(out[1], [(whole, rest)], codec, progress=progress)
-    show({str(out[0]): len(first), str(out[1]): len(rest)}, json)
+    show({str(out[0]): len(first), str(out[1]): len(rest)}, json, files=True)
 
 
 def _split_images(

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from tilework.core.console import counted
 from tilework.core.errors import InputError, UnknownClassError
 from tilework.core.files import has_control
 from tilework.data.file_list import FileList
@@ -211,14 +212,15 @@ def _open_classes(root: Path, tops: Sequence[str], classes: Sequence[str] | None
     remarks = []
     if classes is not None and nested:
         level = "top" if full <= set(classes) else "leaf"
-    folders, found = (leaves, sorted(set(leaves))) if nested and level == "leaf" else (firsts, list(tops))
+    folders, found = (leaves, sorted(set(leaves))) if nested and level == "leaf" else (firsts, sorted(full))
     if nested and classes is None:
         said = (f"{depth} folders that hold images", f"{len(full)} folders of the first level")
         chosen, other = said if level == "leaf" else said[::-1]
         remarks.append(f"{root}: nested folders; classes are the {chosen}, not the {other} (--classes leaf|top)")
     if empty := sorted(set(tops) - full):
         few = ", ".join(empty[:3]) + (", ..." if len(empty) > 3 else "")
-        remarks.append(f"{root}: {len(empty)} class folders hold no images ({few})")
+        none = "" if classes is not None else " is no class" if len(empty) == 1 else " are no classes"
+        remarks.append(f"{root}: {counted(len(empty), 'class folder')} without images{none} ({few})")
     names = tuple(found if classes is None else classes)
     if unknown := sorted(set(folders) - set(names)):
         raise UnknownClassError(root, unknown[0])

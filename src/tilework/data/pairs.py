@@ -55,9 +55,11 @@ class Numbers:
         table[[VOID, *(number for number in self.void if number < len(table))]] = VOID
         found = table[mask]
         if (found < 0).any():
-            number = int(mask[found < 0].max())
+            number, first = int(mask[found < 0].max()), max(0, -self.shift)
+            last = first + len(self.classes) - 1
             raise ValueError(
-                f"class {number} of a mask, and the list has {len(self.classes)} (void: {list(self.void)})"
+                f"class {number} of a mask, and the classes are {first} to {last}: name it in classes.txt, or "
+                f'write {{"void": [{number}]}} into dataset.json'
             )
         return found.astype(np.uint8)
 

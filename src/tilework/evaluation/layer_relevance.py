@@ -38,11 +38,13 @@ def relevance(model: Model, x: Tensor, classes: Tensor) -> Tensor:
     with torch.no_grad():
         *inputs, last = entered
         passed, read = through_head(model, last, classes)  # (B, T, D), (B, T)
-        total = read[:, None]  # (B, 1, T): the rows of the product that the head reads
+        # (B, 1, T): the rows of the product that the head reads; where it reads all patches alike, what attention adds
+        # to that one number is smaller than single precision can tell
+        total = read[:, None].double()
         for block, tokens, slope in zip(reversed(model.blocks), reversed(inputs), reversed(slopes), strict=True):
             assert isinstance(block, Block)
             passed, attended = through_block(block, tokens, passed)
-            total = total + total @ (slope * attended).clamp(min=0).mean(1)
+            total = total + total @ (slope * attended).clamp(min=0).mean(1).double()
     return total[:, 0, 1:].unflatten(1, out.grid)
 
 

@@ -260,7 +260,7 @@ def check_data(
         made, found = (f"{grid[0]}x{grid[1]}" for grid in (run.codes, source.grid))
         raise ConfigError(
             f"the recipe is made for {made} codes, {data} has {found}",
-            "use a recipe or tokenizer that fits, or set codes=null and change the crops",
+            "use a recipe that fits (linear_cpu takes any codes), or set codes=null and change the crops",
         )
     if validation is not None and (validation.stage, validation.grid) != (source.stage, source.grid):
         raise InputError(f"{val} is not of the same kind as {data}", "use two stores, or two folders, alike")
