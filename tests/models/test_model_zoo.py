@@ -223,7 +223,7 @@ def test_tokens_without_code_dim_are_refused() -> None:
 
 
 def test_tokens_on_an_odd_grid_are_refused() -> None:
-    with pytest.raises(ConfigError, match="27x27 cannot be halved"):
+    with pytest.raises(ConfigError, match="27x27 has no even sides"):
         create_model("vit_ti", input="tokens", grid=(27, 27), code_dim=32)
 
 

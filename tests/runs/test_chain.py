@@ -363,7 +363,7 @@ BAD: list[tuple[Callable[[Call], Any], type[TileworkError], str]] = [
     (for_tokens, ConfigError, "end in pixels but the model takes map: "),
     (tokenizer, ConfigError, "link 'second' trains a VitVq: chain classifiers only"),
     (small_grid, ConfigError, "a crop of 8x8 does not fit a grid of 6x6: choose a smaller size"),
-    (odd_grid, ConfigError, "a code grid of 7x7 cannot be halved: crop it"),
+    (odd_grid, ConfigError, "a code grid of 7x7 has no even sides, which this stem needs: crop it"),
     (no_vectors, ConfigError, "'token_crop' needs code vectors: convert the store again"),
     (more_classes, InputError, "a class 'class3' that training does not know: remove or rename"),
     (unknown_class, InputError, "other classes than training: .class3. is unknown: tokenize it like"),
