@@ -163,6 +163,21 @@ def test_probabilities_are_among_all_classes_of_the_annotator() -> None:
     assert scores.shape == (1, 2, 2, 3)
 
 
+def test_probabilities_among_the_classes_of_the_data() -> None:
+    """Against the softmax of their logits; nothing lies elsewhere, and classes that are one still share."""
+    pixels = torch.zeros(1, 3, 16, 16, dtype=torch.uint8)
+    pixels[:, 0], pixels[:, 1], pixels[:, 2] = 2, 1, 3
+    ids, scores = Annotator(Colours(), (), (2, 0), 16, 2, "data").scores(pixels)
+    assert (ids == torch.tensor([0, 1])).all()
+    assert torch.allclose(scores, torch.tensor([3.0, 2.0]).softmax(-1).expand(1, 2, 2, 2))
+    ids, scores = Annotator(Colours(), (), (2, 0, 2), 16, 3, "data").scores(pixels)
+    by_class = torch.zeros(1, 2, 2, 3).scatter(3, ids, scores)
+    high, low = torch.tensor([3.0, 2.0]).softmax(-1)
+    assert torch.allclose(by_class, torch.stack([high / 2, low, high / 2]).expand(1, 2, 2, 3))
+    everything = [Annotator(Colours(), (), (0, 1, 2), 16, 3, among).scores(pixels)[1] for among in ("all", "data")]
+    assert torch.equal(*everything), "data that have all classes"
+
+
 def test_classes_that_are_one_to_the_annotator_share_its_probability() -> None:
     ids, scores = Annotator(Colours(), (), (2, 0, 2), 16, 3).scores(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))
     by_class = torch.zeros(1, 2, 2, 4).scatter(3, ids, scores)
@@ -398,6 +413,23 @@ def test_a_directory_of_maps(trained: Trained, tmp_path: Path, capsys: pytest.Ca
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     assert "exists" in fails(capsys, 7, *command)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+def test_a_directory_of_maps_among_the_classes_of_the_data(trained: Trained, tmp_path: Path) -> None:
+    """Two of the run's three classes, by the command: no share lies elsewhere."""
+    for name in NAMES[:2]:
+        (tmp_path / f"images/{name}").mkdir(parents=True)
+        for path in (trained.images / name).iterdir():
+            (tmp_path / f"images/{name}" / path.name).write_bytes(path.read_bytes())
+    for among, apart in (("all", True), ("data", False)):
+        out = tmp_path / among
+        command = ("annotate", tmp_path / "images", "--model", trained.run, "--top", 2, "--among", among)
+        assert run(*command, "--out", out, "--json") == 0
+        maps = LabelMaps.open(out)
+        assert maps.card.elsewhere == apart
+        scores = decode_maps(maps.records[:])[1]
+        assert scores.shape[-1] == 2 + apart
+        assert np.abs(scores.sum(-1) - 1).max() < 0.05  # steps of scores
 
 
 def image_store(path: Path, keys: list[str]) -> Path:

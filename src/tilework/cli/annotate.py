@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import arg
 
@@ -19,6 +19,7 @@ def annotate(
     classes: OptionalPath = None,
     size: int = 576,
     top: int = 5,
+    among: Literal["all", "data"] = "all",
     out: OptionalPath = None,
     store: OptionalData = None,
     replace: Annotated[bool, arg(help_behavior_hint="")] = False,
@@ -34,6 +35,7 @@ def annotate(
     Try:
       tilework annotate photos/train --model runs/pixels --out train.maps
       tilework annotate photos/train --model efficientnet_lite0 --classes numbers.csv --store train.tok
+      tilework annotate photos/train --model efficientnet_lite0 --classes numbers.csv --among data --out sharp.maps
 
     Args:
         model: Run or exported model on pixels (or hf://OWNER/NAME), 'efficientnet_lite0' (its weights come with a
@@ -42,6 +44,8 @@ def annotate(
         classes: CSV file with lines NAME,NUMBER: the model's class number of each class folder, where names differ.
         size: Input size in pixels; ignored for a Tilework run, which uses its training size.
         top: Number of classes to keep at each position.
+        among: Classes that share the probability of a position: all that the model knows, so that a position that
+            shows none of the data's gets an even label (LV-ViT), or the data's alone, which gives sharper labels.
         out: Directory to write the label maps to.
         store: Token store of the same images to add the label maps to, as a column.
         replace: Replace the label maps that the store has.
@@ -56,5 +60,7 @@ def annotate(
     if replace and store is None:
         raise ConfigError("--replace is about the label maps of a store", "give --store STORE")
     chosen = pick_device(device)
-    job = Annotation(images, model, weights, classes, size, top, out, store, chosen, max_broken, replace, quiet=json)
+    job = Annotation(
+        images, model, weights, classes, size, top, out, store, chosen, max_broken, replace, quiet=json, among=among
+    )
     show(job.run(), json)

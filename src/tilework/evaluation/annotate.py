@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import cpu_count
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from tilework.models import Model
 from tilework.store.label_maps import encode_map
 
 PIXELS = 1 << 18  # at once, without a GPU
+Among = Literal["all", "data"]  # classes whose probabilities sum to 1: the annotator's, or those of the data alone
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Annotator:
     classes: tuple[int, ...]  # its number of each class of the data
     size: int  # pixels of the square it sees
     top: int  # classes kept for each location
+    among: Among = "all"
 
     def __post_init__(self) -> None:
         if not 1 <= self.top <= len(self.classes):
@@ -45,10 +48,10 @@ class Annotator:
 
     @torch.inference_mode()
     def scores(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """The data's classes and their probabilities among all classes of the annotator, highest first.
+        """The data's classes and their probabilities, highest first.
 
         pixels: (B, 3, H, W); each (B, h, w, k). Classes of the data that are one to the annotator share alike. Where it
-        knows others too, one more entry, the last, has their common probability under number C.
+        knows others too and they count, one more entry, the last, has their common probability under number C.
         """
         index = torch.arange(len(pixels), device=pixels.device)
         batch = apply_all(self.steps, Batch(pixels, Target.hard(index), index), Draws(0, 0, index))
@@ -60,10 +63,14 @@ class Annotator:
             )
         chosen = torch.tensor(self.classes, device=logits.device)
         sharing = (chosen[:, None] == chosen).sum(1)  # (C,)
-        chances = logits.float().softmax(-1)[..., chosen] / sharing  # (B, N, C)
+        logits = logits.float()
+        if self.among == "data":
+            others = torch.ones(logits.shape[2], dtype=torch.bool, device=logits.device).index_fill(0, chosen, False)
+            logits = logits.masked_fill(others, -torch.inf)
+        chances = logits.softmax(-1)[..., chosen] / sharing  # (B, N, C)
         best = chances.topk(self.top, -1)
         ids, scores = best.indices, best.values
-        if len(set(self.classes)) < logits.shape[2]:
+        if self.among == "all" and len(set(self.classes)) < logits.shape[2]:
             ids = F.pad(ids, (0, 1), value=len(chosen))
             scores = torch.cat([scores, (1 - chances.sum(-1, keepdim=True)).clamp(min=0)], -1)
         return ids.unflatten(1, out.grid), scores.unflatten(1, out.grid)

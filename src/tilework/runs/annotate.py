@@ -22,7 +22,7 @@ from tilework.data.image_files import Broken
 from tilework.data.image_folder import ImageFolder
 from tilework.data.label_maps import CARD, COLUMN, LabelMaps, MapsCard, write_maps
 from tilework.data.map_spool import SETTINGS, MapSpool
-from tilework.evaluation.annotate import Annotator, annotate, match_classes
+from tilework.evaluation.annotate import Among, Annotator, annotate, match_classes
 from tilework.models import EfficientnetLite0Config, Model, create_model
 from tilework.models.efficientnet_lite import published_weights
 from tilework.models.weights import adopt, read_weights
@@ -36,7 +36,13 @@ IMAGENET = 1000  # classes
 
 
 def open_annotator(
-    name: str, weights: PathOrHub | None, classes: Path | None, names: tuple[str, ...], size: int, top: int
+    name: str,
+    weights: PathOrHub | None,
+    classes: Path | None,
+    names: tuple[str, ...],
+    size: int,
+    top: int,
+    among: Among = "all",
 ) -> Annotator:
     """A model of ours on pixels, EfficientNet-Lite0, or a network of timm. names: classes of the data."""
     told = None if classes is None else _read_classes(classes)
@@ -45,12 +51,14 @@ def open_annotator(
         config = EfficientnetLite0Config()
         model: Model = config.build(3, (size, size), IMAGENET)
         model.load_state_dict(published_weights())
-        return Annotator(model, (Normalise(config.mean, config.std),), match_classes(names, None, told), size, top)
+        return Annotator(
+            model, (Normalise(config.mean, config.std),), match_classes(names, None, told), size, top, among
+        )
     if name.startswith("timm:"):
         known = timm_weights(name, weights)
         model = create_model(known.model, grid=(size, size), classes=IMAGENET)
         adopt(model, read_weights(known.file))
-        return Annotator(model, (known.normalise,), match_classes(names, None, told), size, top)
+        return Annotator(model, (known.normalise,), match_classes(names, None, told), size, top, among)
     trained = open_model(name)
     run, spec, model = trained.run, trained.spec, trained.classifier
     if spec.stage != "pixels":
@@ -62,7 +70,7 @@ def open_annotator(
         steps, side = run.evaluation, run.size[0]
     if spec.grid[0] != spec.grid[1]:
         raise InputError(f"{name} takes images of {spec.grid[0]}x{spec.grid[1]}", "give one that takes squares")
-    return Annotator(model, build_all(steps), match_classes(names, spec.classes, told), side, top)
+    return Annotator(model, build_all(steps), match_classes(names, spec.classes, told), side, top, among)
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,7 @@ class Annotation:
     max_broken: float = 0.05
     replace: bool = False  # maps that the store has
     quiet: bool = False
+    among: Among = "all"
 
     def run(self) -> Plain:
         """Annotate what is left, then write all of it; returns what there is to tell."""
@@ -92,7 +101,9 @@ class Annotation:
             if missing := next((key for key in known.column("key") if key not in there), None):
                 what = f"{self.images} has no image '{missing}' of {self.store}"
                 raise InputError(what, "give the images it was made from")
-        annotator = open_annotator(self.annotator, self.weights, self.classes, folder.classes, self.size, self.top)
+        annotator = open_annotator(
+            self.annotator, self.weights, self.classes, folder.classes, self.size, self.top, self.among
+        )
         first = annotator.scores(torch.zeros(1, 3, annotator.size, annotator.size, dtype=torch.uint8))[0]
         grid, elsewhere = (first.shape[1], first.shape[2]), first.shape[3] > self.top
         card = MapsCard(folder.classes, grid, self.top, exactly(self.annotator), annotator.size, elsewhere)
