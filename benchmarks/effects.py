@@ -1,6 +1,6 @@
-"""What each method adds in our converged tables, beside what its paper says: the chart of the README.
+"""What each method adds in our converged tables, beside what its paper says: a chart, and a table of docs/results.md.
 
-    python benchmarks/effects.py [--tables results/tables] [--out docs/effects.png]
+    python benchmarks/effects.py [--tables results/tables] [--out docs/effects.png] [--page docs/results.md]
 
 Paired differences in points of accuracy with 95 % intervals, of rows that have all their seeds.
 """
@@ -17,67 +17,130 @@ from math import sqrt
 from pathlib import Path
 from statistics import mean
 
-from tilework.report.curve_figures import effect_chart
+from tilework.report.curve_figures import Effect, effect_chart
 
-# name | table | row | what it is compared with | points in the paper (ImageNet-1k, its own network), None: not there
-EFFECTS = (
-    ("Token-EDA (SeiT)", "seit-tokens-1000", "EDA", "plain crops", None),
-    ("CutMix on codes (SeiT)", "seit-tokens-1000", "CutMix", "plain crops", None),
-    ("EDA and CutMix, 200 passes (SeiT)", "seit-tokens-1000-200", "EDA, CutMix", "plain crops", None),
-    ("EDA and CutMix, 500 images, 200 passes", "seit-tokens-500", "EDA, CutMix", "plain crops", None),
-    ("CutMix on pixels, 1,000 images", "seit-pixels-1000-200", "weak (CutMix)", "plain crops", None),
-    ("Emb-Noise (SeiT)", "seit-tokens-1000", "Emb-Noise", "plain crops", None),
-    ("all three (SeiT), not converged", "seit-tokens-1000", "EDA, CutMix, Emb-Noise", "plain crops", None),
-    ("EDA and CutMix, 2x2 patches of codes", "seitpp-1000", "EDA, CutMix", "plain crops", None),
-    ("ColorAdapt (SeiT++)", "seitpp-1000", "ColorAdapt", "EDA, CutMix", 1.0),
-    ("TokenAdapt after ColorAdapt (SeiT++)", "seitpp-1000", "TokenAdapt, ColorAdapt", "ColorAdapt", 3.1),
-    ("TokenAdapt and ColorAdapt (SeiT++)", "seitpp-1000", "TokenAdapt, ColorAdapt", "EDA, CutMix", 4.1),
-    ("masked modelling (SeiT++)", "mtm-1000", "MTM, CutMix", "CutMix, no MTM", 1.1),
-    ("masked modelling, 500 labelled images", "mtm-500", "MTM, CutMix", "CutMix, no MTM", None),
-    ("SeiT++ whole", "mtm-1000", "MTM, TokenAdapt, ColorAdapt", "CutMix, no MTM", 3.8),
-    ("TokenAdapt, ColorAdapt after masked modelling", "mtm-1000", "MTM, TokenAdapt, ColorAdapt", "MTM, CutMix", 2.7),
-    ("TL-Align after masked modelling", "mtm-1000", "MTM, CutMix, TL-Align", "MTM, CutMix", None),
-    ("token labels on tokens (LV-ViT)", "labels-tokens-1000", "token labels", "class", None),
-    ("CutMix on pixels, 500 images", "pixels-500", "CutMix", "plain crops", None),
-    ("MixToken (LV-ViT)", "pixels-500", "MixToken", "plain crops", None),
-    ("token labels, pixels (LV-ViT)", "pixels-500", "token labels", "plain crops", None),
-    ("MixToken and token labels, pixels (LV-ViT)", "pixels-500", "MixToken, token labels", "plain crops", 0.9),
-    ("token labels after MixToken (LV-ViT)", "pixels-500", "MixToken, token labels", "MixToken", None),
-    ("ReLabel", "pixels-500", "ReLabel", "plain crops", None),
-    ("TransMix on tokens", "align-tokens-1000", "TransMix", "CutMix", 0.3),
-    ("TL-Align on tokens", "align-tokens-1000", "TL-Align", "CutMix", 0.8),
-    ("TransMix on pixels", "pixels-500", "TransMix", "CutMix", 0.3),
-    ("TL-Align on pixels", "pixels-500", "TL-Align", "CutMix", 0.8),
-    ("frozen patches (Good tokenizers)", "pixels-500", "frozen", "plain crops", -0.4),
-    ("intra windows (Good tokenizers)", "pixels-500", "intra", "plain crops", 0.7),
-    ("MoTo after the patches (Good tokenizers)", "pixels-500", "MoTo on tokens", "plain crops", 1.8),
-    ("instance norm after the patches", "pixels-500", "instance norm on tokens", "plain crops", 0.3),
-    ("TokenProp (Good tokenizers)", "pixels-500", "TokenProp", "plain crops", 0.9),
-)
+BEGIN, END = "<!-- effects -->\n", "<!-- end of effects -->"
+# name | table | row | what it is compared with | points in the paper (ImageNet, its own network), None: not there
+EFFECTS = {
+    "SeiT, on tokens": (
+        ("Token-EDA", "seit-tokens-1000", "EDA", "plain crops", None),
+        ("CutMix", "seit-tokens-1000", "CutMix", "plain crops", None),
+        ("EDA and CutMix", "seit-tokens-1000-200", "EDA, CutMix", "plain crops", None),
+        ("EDA and CutMix", "seit-tokens-500", "EDA, CutMix", "plain crops", None),
+        ("Emb-Noise", "seit-tokens-1000", "Emb-Noise", "plain crops", None),
+        ("EDA, CutMix and Emb-Noise", "seit-tokens-1000", "EDA, CutMix, Emb-Noise", "plain crops", None),
+        ("Imagenette first, then 17 flowers", "flowers-tokens", "from Imagenette", "from nothing", None),
+    ),
+    "SeiT++, on tokens": (
+        ("ColorAdapt", "seitpp-1000", "ColorAdapt", "EDA, CutMix", 1.0),
+        ("TokenAdapt", "seitpp-1000", "TokenAdapt", "EDA, CutMix", 3.1),
+        ("TokenAdapt and ColorAdapt", "seitpp-1000", "TokenAdapt, ColorAdapt", "EDA, CutMix", 4.1),
+        ("decode, augment, encode", "seitpp-1000", "decode, augment, encode", "EDA, CutMix", 2.8),
+        ("masked modelling first", "mtm-500", "MTM, CutMix", "CutMix, no MTM", None),
+        ("masked modelling first", "mtm-1000", "MTM, CutMix", "CutMix, no MTM", 1.1),
+        ("TokenAdapt and ColorAdapt", "mtm-1000", "MTM, TokenAdapt, ColorAdapt", "MTM, CutMix", 2.7),
+        ("SeiT++ whole", "mtm-1000", "MTM, TokenAdapt, ColorAdapt", "CutMix, no MTM", 3.8),
+    ),
+    "LV-ViT": (
+        ("MixToken", "pixels-500", "MixToken", "plain crops", None),
+        ("MixToken", "pixels-500", "MixToken", "CutMix, mean", None),
+        ("MixToken", "seit-tokens-500", "MixToken", "plain crops", None),
+        ("MixToken", "seit-tokens-500", "MixToken", "EDA, CutMix", None),
+        ("token labels", "pixels-500", "token labels", "plain crops", None),
+        ("token labels, sharper maps", "pixels-500", "token labels among ten classes", "plain crops", None),
+        ("token labels, own maps", "pixels-500", "own labels", "plain crops", None),
+        ("token labels", "pixels-500", "MixToken, token labels", "MixToken", None),
+        ("token labels, sharper maps", "pixels-500", "MixToken, token labels among ten classes", "MixToken", None),
+        ("MixToken and token labels", "pixels-500", "MixToken, token labels", "plain crops", 0.9),
+        (
+            "MixToken and token labels, sharper maps",
+            "pixels-500",
+            "MixToken, token labels among ten classes",
+            "plain crops",
+            0.9,
+        ),
+        ("ReLabel, sharper maps", "pixels-500", "ReLabel among ten classes", "plain crops", None),
+        ("token labels", "labels-tokens-1000", "token labels", "class", None),
+    ),
+    "TL-Align": (
+        ("CutMix", "pixels-500", "CutMix", "plain crops", None),
+        ("CutMix", "seit-pixels-1000-200", "weak (CutMix)", "plain crops", None),
+        ("TransMix", "pixels-500", "TransMix", "CutMix", 0.3),
+        ("TL-Align", "pixels-500", "TL-Align", "CutMix", 0.8),
+        ("TL-Align of random patches", "pixels-500", "random, TL-Align", "random", None),
+        ("TL-Align of blocks", "pixels-500", "blocks, TL-Align", "blocks", None),
+        ("TransMix", "align-tokens-1000", "TransMix", "CutMix", 0.3),
+        ("TL-Align", "align-tokens-1000", "TL-Align", "CutMix", 0.8),
+        ("TL-Align", "mtm-1000", "MTM, CutMix, TL-Align", "MTM, CutMix", None),
+    ),
+    "Good tokenizers": (
+        ("frozen patches", "pixels-500", "frozen", "plain crops", -0.4),
+        ("intra windows", "pixels-500", "intra", "plain crops", 0.7),
+        ("intra, local", "pixels-500", "intra, local", "plain crops", 1.1),
+        ("intra, local, inter", "pixels-500", "intra, local, inter", "plain crops", 2.2),
+        ("MoTo after the patches", "pixels-500", "MoTo on tokens", "plain crops", 1.8),
+        ("instance norm in its place", "pixels-500", "instance norm on tokens", "plain crops", 0.3),
+        ("MoTo after the patches", "pixels-500", "MoTo on tokens", "instance norm on tokens", 1.5),
+        ("TokenProp", "pixels-500", "TokenProp", "plain crops", 0.9),
+        ("TokenProp, by SGD", "sgd-500", "TokenProp, SGD", "plain, SGD", 2.2),
+        ("early convolutions, by SGD", "sgd-500", "early convolutions, SGD", "plain, SGD", 1.5),
+        ("MoTo after the stem", "seit-tokens-500", "MoTo after the stem", "plain crops", None),
+    ),
+}
+
+
+def measured(tables: Path) -> list[Effect]:
+    """The effects whose rows both have three seeds or more."""
+    found = []
+    for group, effects in EFFECTS.items():
+        for name, table, row, base, paper in effects:
+            file = tables / table / "results.json"
+            results = json.loads(file.read_bytes()) if file.is_file() else {"rows": [], "resolvable": None}
+            rows = {one["row"]: one for one in results["rows"]}
+            both = [rows[one] for one in (row, base) if one in rows]
+            pairs = [dict(zip(one["seeds"], one["top1"], strict=True)) for one in both]
+            shared = sorted(pairs[0].keys() & pairs[1].keys()) if len(both) == 2 else []
+            if len(shared) < 3 or not results["resolvable"]:
+                print(f"{group}, {name} ({table}): not measured yet")
+                continue
+            apart = [100 * (pairs[0][seed] - pairs[1][seed]) for seed in shared]
+            half = 100 * results["resolvable"] * sqrt(results["protocol"]["seeds"] / len(shared))
+            kind = "pixels" if "images" in both[0].get("bytes_per_image", {}) else "tokens"
+            protocol = results["protocol"]
+            on = f"{kind}, {protocol['samples']:,} x {protocol['passes']}"
+            right = 100 * both[0]["training_right"] if "training_right" in both[0] else 100 * both[0]["training"]
+            found.append(Effect(group, name, base, on, mean(apart), half, paper, tuple(apart), right))
+    return found
+
+
+def markdown(effects: list[Effect]) -> str:
+    """All of them as one table."""
+    lines = [
+        "| paper | added | over | data, images x passes | ours | pairs | 95 % | paper | training (%) | reading |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for one in effects:
+        pairs = ", ".join(f"{pair:+.1f}" for pair in one.pairs)
+        paper = "" if one.paper is None else f"{one.paper:+.1f}"
+        lines.append(
+            f"| {one.group.partition(',')[0]} | {one.name} | {one.base} | {one.on} | {one.ours:+.1f} | {pairs} | "
+            f"± {one.half:.1f} | {paper} | {one.right:.0f} | {one.reading} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=Path, default=Path("results/tables"))
     parser.add_argument("--out", type=Path, default=Path("docs/effects.png"))
+    parser.add_argument("--page", type=Path, help="a page whose table of effects is written anew")
     args = parser.parse_args()
-    shown = []
-    for name, table, row, base, paper in EFFECTS:
-        file = args.tables / table / "results.json"
-        results = json.loads(file.read_bytes()) if file.is_file() else {"rows": [], "resolvable": None}
-        rows = {one["row"]: one for one in results["rows"]}
-        found = [dict(zip(rows[one]["seeds"], rows[one]["top1"], strict=True)) for one in (row, base) if one in rows]
-        shared = found[0].keys() & found[1].keys() if len(found) == 2 else set()
-        if len(shared) >= 3 and results["resolvable"]:
-            ours = 100 * mean(found[0][seed] - found[1][seed] for seed in shared)
-            smallest = 100 * results["resolvable"] * sqrt(results["protocol"]["seeds"] / len(shared))
-            shown.append((name, paper, ours, smallest))
-            said = "seen" if abs(ours) > smallest else "not resolved"
-            print(f"{name:38} {ours:+5.1f} ({said}; {smallest:.1f}), paper {paper}")
-        else:
-            print(f"{name:38} not measured yet")
-    if shown:
-        args.out.write_bytes(effect_chart(shown))
+    effects = measured(args.tables)
+    print(markdown(effects))
+    args.out.write_bytes(effect_chart(effects))
+    if args.page:
+        head, _, rest = args.page.read_text().partition(BEGIN)
+        args.page.write_text(f"{head}{BEGIN}{markdown(effects)}{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

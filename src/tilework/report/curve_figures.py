@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import mean
 
 from matplotlib import colormaps
@@ -47,21 +48,55 @@ def curve_figure(results: Plain) -> bytes:
     return _png(figure)
 
 
-def effect_chart(effects: Sequence[tuple[str, float | None, float, float]]) -> bytes:
-    """What each method adds, in points: the paper's and ours with its 95 % interval.
+@dataclass(frozen=True)
+class Effect:
+    """What a method adds to a row of a converged table, in points of accuracy."""
 
-    effects: name, published difference (None: the paper has none), ours, half of the interval.
-    """
-    figure = Figure(figsize=(8, 0.9 + 0.36 * len(effects)), layout="constrained")
+    group: str
+    name: str
+    base: str  # the row it is added to
+    on: str  # which data, how many images and passes
+    ours: float
+    half: float  # of the 95 % interval
+    paper: float | None  # published difference, if there is one
+    pairs: tuple[float, ...]  # seed by seed
+    right: float  # training images that the row with the method is right on, in percent
+
+    @property
+    def reading(self) -> str:
+        """Whether the interval leaves out zero."""
+        if abs(self.ours) <= self.half:
+            return f"not resolved ({self.ours - self.half:+.1f} to {self.ours + self.half:+.1f})"
+        return "seen" if self.ours > 0 else "costs"
+
+
+def effect_chart(effects: Sequence[Effect]) -> bytes:
+    """Effects with 95 % intervals, filled where they leave out zero, and those of the papers; groups are contiguous."""
+    groups = list(dict.fromkeys(one.group for one in effects))
+    rows = [i + groups.index(one.group) + 1 for i, one in enumerate(effects)]  # below the name of its group
+    figure = Figure(figsize=(9, 0.8 + 0.235 * (len(effects) + len(groups))), layout="constrained")
     axes = figure.subplots()
-    rows, found = range(len(effects)), [ours for *_, ours, _ in effects]
-    axes.errorbar(found, rows, xerr=[half for *_, half in effects], fmt="none", color=BLUE, capsize=3)
-    axes.plot(found, rows, "o", color=BLUE, label="ours, 95 % interval")
-    if published := [(paper, y) for y, (_, paper, *_) in enumerate(effects) if paper is not None]:
-        axes.plot(*zip(*published, strict=True), "D", color=ORANGE, label="paper (ImageNet, its own network)")
+    for y, one in zip(rows, effects, strict=True):
+        seen = abs(one.ours) > one.half
+        axes.errorbar(one.ours, y, xerr=one.half, fmt="none", color=BLUE, capsize=2, alpha=1.0 if seen else 0.5)
+        axes.plot(one.ours, y, "o", color=BLUE, markerfacecolor=BLUE if seen else "white", markersize=6)
+        axes.text(1.01, y, f"{one.ours:+.1f}", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+        if one.paper is not None:
+            axes.plot(one.paper, y, "D", color=ORANGE, markersize=5)
+    for group in groups:
+        y = min(y for y, one in zip(rows, effects, strict=True) if one.group == group) - 1
+        axes.text(-0.02, y, group, transform=axes.get_yaxis_transform(), va="center", ha="right", weight="bold")
+    for colour, mark, inside, label in (
+        (BLUE, "o", BLUE, "ours, with 95 % interval: told from nothing"),
+        (BLUE, "o", "white", "ours: not told from nothing"),
+        (ORANGE, "D", ORANGE, "paper (ImageNet, its own network)"),
+    ):
+        axes.plot([], [], mark, color=colour, markerfacecolor=inside, label=label)
     axes.axvline(0, color="0.6", linewidth=0.8)
-    axes.set(yticks=range(len(effects)), yticklabels=[name for name, *_ in effects], xlabel="points of accuracy")
-    axes.invert_yaxis()
-    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=2)
+    labels = [f"{one.name} over {one.base}  ({one.on})" for one in effects]
+    axes.set(yticks=rows, yticklabels=labels, xlabel="points of accuracy added")
+    axes.tick_params(axis="y", length=0, labelsize=8)
+    axes.set_ylim(len(effects) + len(groups) - 0.3, -0.7)
+    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=3)
     _plain(axes)
     return _png(figure)
