@@ -21,8 +21,9 @@ from safetensors.numpy import load
 from tilework.core.errors import ConfigError, InputError, OutputError, TileworkError
 from tilework.core.files import locked
 from tilework.store import Plan, Spool, Store, StoreWriter, seal, spool_of
+from tilework.store.code_map import CodeMap
 from tilework.store.columns import ColumnEntry, RecordColumn
-from tilework.store.seal import CodeMap, SealOptions, seal_share
+from tilework.store.seal import SealOptions, seal_share
 from tilework.store.shard import write_shards
 
 PLAN = Plan(vocabulary=50, grid=(3, 4), classes=("ant", "bee"), parts=2)

@@ -39,7 +39,8 @@ def seal(
     """
     from tilework.core.errors import ConfigError
     from tilework.store import Spool, Store, spool_of
-    from tilework.store.seal import SealOptions, refuse_existing, seal_share
+    from tilework.store.finish import refuse_existing
+    from tilework.store.seal import SealOptions, seal_share
     from tilework.tokenizers.ray_engine import code_on_ray
     from tilework.tokenizers.tokenize import finish, parse_share
 

@@ -112,7 +112,7 @@ def tokenize(
     from tilework.data.image_folder import ImageFolder
     from tilework.data.open_images import open_images
     from tilework.store import Store, codecs
-    from tilework.store.seal import refuse_existing
+    from tilework.store.finish import refuse_existing
     from tilework.tokenizers.box import FRAMES, Form, box_like, fitted_box, kept_box, open_tokenizer
     from tilework.tokenizers.ray_engine import spool_on_ray
     from tilework.tokenizers.tokenize import Tokenizing, open_spool, parse_share, parse_size, quarantine_of, spool_share

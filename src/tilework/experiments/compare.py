@@ -54,8 +54,8 @@ from tilework.report import storage_accuracy
 from tilework.runs import Artefacts, Chain, Link, Run, equip
 from tilework.runs.build import open_source
 from tilework.store import Store
+from tilework.store.finish import is_finished
 from tilework.store.rearrange import first_of_each, random_rank
-from tilework.store.seal import is_finished
 from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train.log import Bar, counted, notice

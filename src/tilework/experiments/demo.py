@@ -31,7 +31,7 @@ from tilework.runs.build import open_source
 from tilework.runs.directory import QUARANTINE
 from tilework.runs.trained import Trained
 from tilework.store import Store
-from tilework.store.seal import is_finished
+from tilework.store.finish import is_finished
 from tilework.tokenizers import Tokenizer, load_tokenizer, save_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train.log import Bar, counted

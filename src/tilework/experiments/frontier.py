@@ -42,7 +42,7 @@ from tilework.recipes import run_of
 from tilework.report.tokenizer_figures import accuracy_per_byte
 from tilework.runs import Run
 from tilework.store import Store, StoreWriter
-from tilework.store.seal import is_finished
+from tilework.store.finish import is_finished
 from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.box import NAME
 from tilework.tokenizers.teacher_codes import TeacherCodes, fit_codes

@@ -31,7 +31,7 @@ from tilework.data.image_folder import ImageFolder
 from tilework.data.images import decode_all
 from tilework.recipes import run_of
 from tilework.store import Store
-from tilework.store.seal import is_finished
+from tilework.store.finish import is_finished
 from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.box import FRAMES, LEVELS, Form, box_like, fitted_box
 from tilework.tokenizers.kmeans import kmeans

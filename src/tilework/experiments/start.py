@@ -50,7 +50,7 @@ from tilework.runs import train
 from tilework.runs.directory import RESULTS
 from tilework.runs.trained import Trained
 from tilework.store import Store
-from tilework.store.seal import is_finished
+from tilework.store.finish import is_finished
 from tilework.tokenizers.box import FRAMES, Form, box_like, fitted_box, kept_box, load_box, pooled_box
 from tilework.tokenizers.tokenize import Tokenizing, check_broken, pooled_of, quarantine_of, tokenize, try_batch
 from tilework.version import __version__

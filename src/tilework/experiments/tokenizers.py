@@ -37,7 +37,7 @@ from tilework.recipes.judging import judge_codes, judge_pixels
 from tilework.report.tokenizer_figures import accuracy_per_byte
 from tilework.runs import Run
 from tilework.store import Store
-from tilework.store.seal import is_finished
+from tilework.store.finish import is_finished
 from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.tokenize import Tokenizing, tokenize
 from tilework.train.log import Bar, counted, notice

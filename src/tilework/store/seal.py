@@ -18,7 +18,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,11 @@ from safetensors.numpy import load, save
 
 from tilework.core.codebook import cut_synonyms
 from tilework.core.config import decode
-from tilework.core.errors import ConfigError, DamageError, InputError, OutputError, TileworkError
-from tilework.core.files import locked, sha256, sync_tree, write, write_json
+from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.core.files import locked, sha256, write, write_json
 from tilework.core.sealed import read_json, write_sealed
 from tilework.store.choose import FAST, RUN, SAMPLE_TOKENS, STACKED, choose_codec, runs
+from tilework.store.code_map import CodeMap
 from tilework.store.codec import Codec, codecs
 from tilework.store.columns import (
     ColumnEntry,
@@ -44,10 +45,11 @@ from tilework.store.columns import (
     write_column,
     write_values,
 )
-from tilework.store.manifest import NAME, File, Manifest, write_manifest
+from tilework.store.finish import is_done, publish
+from tilework.store.manifest import File, Manifest, write_manifest
 from tilework.store.shard import LARGEST_RECORDS, ShardEntry, write_shards
 from tilework.store.shuffle import ImageOrder
-from tilework.store.spool import MARK, PARTS, Plan, Spool, spool_of
+from tilework.store.spool import Spool
 from tilework.version import __version__
 
 TOGETHER = 4096  # records coded in one call
@@ -85,27 +87,6 @@ class SealOptions:
         return {**asdict(self), "used": used}
 
 
-@dataclass(frozen=True)
-class CodeMap:
-    """Map from the tokenizer's code numbers to those of the store."""
-
-    used: np.ndarray  # (K',) the tokenizer's number of each code that is kept
-    number: np.ndarray  # (K,) the store's number of each code of the tokenizer; the nearest kept one if it is not kept
-    kept: np.ndarray  # (K,) whether a code is kept
-
-    @staticmethod
-    def of(used: np.ndarray, codebook: np.ndarray, found: np.ndarray | None = None) -> CodeMap:
-        """The map that keeps some codes. codebook: (K, C) of the tokenizer; found: (K,) whether a code occurs."""
-        kept = np.zeros(len(codebook), bool)
-        kept[used] = True
-        number = np.zeros(len(codebook), np.int32)
-        number[used] = np.arange(len(used))
-        table = codebook[used]
-        for code in np.flatnonzero(~kept if found is None else ~kept & found).tolist():
-            number[code] = np.square(table - codebook[code]).sum(1).argmin()
-        return CodeMap(used.astype(np.int32), number, kept)
-
-
 def seal(
     spool: Spool,
     out: Path,
@@ -126,7 +107,7 @@ def seal(
     options = SealOptions(codec, cut, used, parts, shard_images, shuffle)
     with nullcontext() if held else locked(spool.path):
         try:
-            if not _is_done(spool.path, out):
+            if not is_done(spool.path, out):
                 if out.exists():
                     raise OutputError(f"{out} exists", "choose another path or remove it")
                 sealed = spool.path / "sealed"
@@ -136,7 +117,7 @@ def seal(
                 left = sealing.left()
                 (code_ranges or _code_here)(spool, left, progress)
                 sealing.assemble(sealed)
-                _publish(spool, sealed, out)
+                publish(spool, sealed, out)
         except OSError as error:
             raise OutputError(f"cannot write {out}", str(error)) from error
         if not held:
@@ -158,62 +139,6 @@ def seal_share(spool: Spool, options: SealOptions, rank: int, world: int, progre
 
 def _code_here(spool: Spool, numbers: Sequence[int], progress: Progress) -> None:
     Sealing.open(spool).code(numbers, progress)
-
-
-def clear(spool_path: Path, out: Path) -> None:
-    """Remove the rest of the spool of a finished store, unless another process does so now."""
-    with suppress(OSError, TileworkError), locked(spool_path):
-        if not any(spool_path.iterdir()):
-            spool_path.rmdir()
-        elif (spool_path / "done").read_bytes().startswith(_digest(out / NAME)):
-            Spool(spool_path, Plan(1, (1,), ()), np.zeros((1, 1))).remove()
-
-
-def is_finished(out: Path) -> bool:
-    """Whether a store is there, and with it all that is written beside it.
-
-    What is left of a spool whose removal was cut short is removed. One that is whole belongs to a process that was
-    killed before that, and may have more to write, unless it is of a StoreWriter, which writes the store alone.
-    """
-    if not out.exists():
-        return False
-    spool = spool_of(out)
-    if (spool / PARTS).is_dir() and not (spool / MARK).is_file() and _is_done(spool, out):
-        return False
-    clear(spool, out)
-    return True
-
-
-def refuse_existing(out: Path) -> None:
-    """Refuse a store that is there, unless something is left to write beside it."""
-    if is_finished(out):
-        raise OutputError(f"{out} exists", "choose another path or remove it")
-
-
-def _is_done(spool: Path, out: Path) -> bool:
-    """Whether the store is finished and only the spool is left to remove."""
-    mark, plan, manifest = spool / "done", spool / "plan.json", out / NAME
-    there = all(file.is_file() for file in (mark, plan, manifest))
-    return there and mark.read_bytes() == _digest(manifest) + _digest(plan)
-
-
-def _publish(spool: Spool, sealed: Path, out: Path) -> None:
-    try:
-        sync_tree(sealed)
-        write(spool.path / "done", _digest(sealed / NAME) + _digest(spool.path / "plan.json"))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        sealed.rename(out)
-        try:
-            sync_tree(out.parent, below=False)
-        except OSError:
-            out.rename(sealed)
-            raise
-    except OSError as error:
-        raise OutputError(f"cannot write {out}", str(error)) from error
-
-
-def _digest(file: Path) -> bytes:
-    return hashlib.sha256(file.read_bytes()).hexdigest().encode()
 
 
 @dataclass(frozen=True)

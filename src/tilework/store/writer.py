@@ -18,8 +18,9 @@ from tilework.core.errors import InputError, OutputError
 from tilework.core.files import locked, make_directory, write
 from tilework.store.codec import check_codes
 from tilework.store.columns import Values, entry_of, join_values
+from tilework.store.finish import clear
 from tilework.store.manifest import Frame
-from tilework.store.seal import SHARD_IMAGES, clear, seal
+from tilework.store.seal import SHARD_IMAGES, seal
 from tilework.store.spool import LARGEST_VOCABULARY, LAST, MARK, Plan, Spool, spool_of
 
 PART_TOKENS = 1 << 22  # codes held in memory before they are spooled

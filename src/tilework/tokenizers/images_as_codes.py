@@ -15,7 +15,7 @@ from tilework.core.batch import Batch, Stage
 from tilework.core.codebook import Codebook
 from tilework.core.errors import InputError
 from tilework.data import ImageSource
-from tilework.store.seal import CodeMap
+from tilework.store.code_map import CodeMap
 from tilework.tokenizers.tokenizer import Tokenizer
 
 

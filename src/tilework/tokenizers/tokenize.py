@@ -37,8 +37,8 @@ from tilework.data.pairs import PairFolder, image_sides
 from tilework.data.views import decode_views, sample_crops
 from tilework.store import Plan, Spool, seal, spool_of
 from tilework.store.columns import Values
+from tilework.store.finish import refuse_existing
 from tilework.store.masks import encode_mask
-from tilework.store.seal import refuse_existing
 from tilework.tokenizers.find import place_from
 from tilework.tokenizers.tokenizer import Card, Tokenizer
 
