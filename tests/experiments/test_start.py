@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import stats
 
 from small_data import write_images, write_objects, write_store, write_voc
 from tilework.cli.main import main
+from tilework.evaluation.accuracy import interval
 from tilework.experiments import start as module
 from tilework.experiments.start import find_parts
 from tilework.experiments.start_page import next_commands, verdict
@@ -95,6 +97,23 @@ def test_training_and_validation_share_no_image(started: Path) -> None:
     train, val = (set((started / "out" / f"{part}.csv").read_text().splitlines()[2:]) for part in ("train", "val"))
     assert not train & val
     assert len(train | val) == 31
+
+
+def test_a_report_of_its_directory_is_that_of_its_run(started: Path, tmp_path: Path) -> None:
+    pages = []
+    for thing in (started / "out", started / "out/run"):
+        assert command("report", thing, "--out", tmp_path / "page.html") == 0
+        pages.append((tmp_path / "page.html").read_bytes())
+    assert pages[0] == pages[1]
+
+
+def test_answers_are_written_as_the_name_of_their_file_says(started: Path, tmp_path: Path) -> None:
+    photo, run = started / "photos/class0/000.png", started / "out/run"
+    for name, first in (("a.csv", "image,class_1,"), ("a.JSON", "[\n"), ("a.txt", str(photo)[-20:])):
+        assert command("predict", run, photo, "--out", tmp_path / name) == 0
+        assert first in (tmp_path / name).read_text()
+    assert command("predict", run, photo, "--out", tmp_path / "b.csv", "--format", "json") == 0
+    assert (tmp_path / "b.csv").read_text().startswith("[")
 
 
 def test_its_run_predicts_photographs(started: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,6 +249,47 @@ def test_nested_folders_and_levels(tmp_path: Path) -> None:
         write_images(tmp_path / "nested" / part, 2, 4)
     assert len(find_parts(tmp_path / "nested").folder.classes) == 4
     assert find_parts(tmp_path / "nested", level="top").folder.classes == ("a", "b")
+
+
+def test_validation_images_that_were_trained_on_and_few_of_them_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the screen, on the page and in results.json; codes are fitted also to few images."""
+    images = write_images(tmp_path / "photos", 3, 5)
+    assert command("start", images, "--val", images, "--out", tmp_path / "out") == 0
+    said, results = capsys.readouterr(), json.loads((tmp_path / "out/results.json").read_text())
+    assert "fitting codes to these images" in said.err
+    assert "320 codes an image" in said.out
+    assert results["shared_images"] == 15
+    shared = "15 of 15 validation images are training images too: the accuracy is too high."
+    low, high = results["interval"]
+    assert low < results["accuracy"] <= high
+    few = f"With 15 validation images the accuracy may as well be {low:.0%} or {high:.0%} (95 %)."
+    page = (tmp_path / "out/report.html").read_text()
+    for words in (shared, few):
+        assert words in said.out
+        assert words in page
+
+
+def test_what_an_earlier_version_wrote_is_judged_again_and_not_trained(started: Path) -> None:
+    copy = started / "earlier"
+    shutil.copytree(started / "out", copy)
+    results = json.loads((copy / "results.json").read_text())
+    (copy / "results.json").write_text(
+        json.dumps({key: value for key, value in results.items() if key not in ("shared_images", "interval")})
+    )
+    before = {path: path.stat().st_mtime_ns for path in (copy / "run/checkpoints").rglob("*.safetensors")}
+    assert command("start", started / "photos", "--out", copy) == 0
+    again = json.loads((copy / "results.json").read_text())
+    assert (again["shared_images"], again["accuracy"]) == (0, results["accuracy"])
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_interval_of_an_accuracy() -> None:
+    """Against scipy's."""
+    for right, count in ((0, 3), (3, 3), (57, 64), (500, 1000)):
+        wanted = stats.binomtest(right, count).proportion_ci(0.95, "wilson")
+        assert interval(right / count, count) == pytest.approx((wanted.low, wanted.high), abs=1e-4)
 
 
 def test_it_says_when_something_simpler_does_better() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
 from pathlib import Path
 from shlex import quote
 
@@ -23,6 +22,7 @@ from tilework.data import ImageFolder
 from tilework.data.class_names import shown_names
 from tilework.data.pairs import open_pairs
 from tilework.evaluation import Classification, classify
+from tilework.evaluation.accuracy import interval
 from tilework.report import Card, Page
 from tilework.report.plots import run_plots
 from tilework.runs.build import with_batch
@@ -186,13 +186,6 @@ def confused(counts: np.ndarray, most: int) -> list[tuple[int, int, int, float]]
     order = np.argsort(-others, axis=None, kind="stable")[:most]
     pairs = [divmod(int(i), len(counts)) for i in order]
     return [(i, j, int(others[i, j]), float(others[i, j] / counts[i].sum())) for i, j in pairs if others[i, j]]
-
-
-def interval(share: float, count: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson, 1927)."""
-    z, n = 1.96, max(1, count)
-    middle, half = share + z * z / (2 * n), z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))
 
 
 def _segmenter(page: Page, trained: Trained, data: Location, wanted: Wanted) -> str:

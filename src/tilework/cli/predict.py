@@ -23,7 +23,7 @@ def predict(
     /,
     *,
     top: int = 5,
-    format: Literal["table", "csv", "json"] = "table",
+    format: Literal["auto", "table", "csv", "json"] = "auto",
     out: OptionalPath = None,
     picture: OptionalPath = None,
     tokenizer: OptionalLocal = None,
@@ -39,7 +39,7 @@ def predict(
 
     Try:
       tilework predict runs/token photo.jpg other.png
-      tilework predict model photos --top 3 --format csv --out answers.csv
+      tilework predict model photos --top 3 --out answers.csv
       tilework predict runs/token photos --picture sheet.png
       tilework predict runs/seg photos --out masks
       tilework predict runs/cells photos --out boxes --score 0.5
@@ -48,7 +48,7 @@ def predict(
         run: Directory that 'tilework train' or 'tilework export' wrote, or hf://OWNER/NAME.
         photographs: Image files, folders (everything below them), or one token store.
         top: Number of classes to show for each image.
-        format: Aligned columns, CSV or JSON.
+        format: Aligned columns, CSV or JSON; auto: what the name of --out ends in, else columns.
         out: File to write instead of the screen; of a run that segments, directory for masks and overlays; of one that
             finds objects, directory for pictures with boxes.
         picture: PNG file for a contact sheet of the first images with their classes.
@@ -79,7 +79,10 @@ def predict(
     model = open_model(run, best)
     shown = dict(zip(model.spec.classes, shown_names(model.spec.classes, names), strict=True))
     found = [one.named(shown) for one in answer(model, photographs, top, device, tokenizer)]
-    text = {"table": _table, "csv": _csv, "json": _json}["json" if json else format](found)
+    kind = (
+        format if format != "auto" else {".csv": "csv", ".json": "json"}.get(out.suffix.lower() if out else "", "table")
+    )
+    text = {"table": _table, "csv": _csv, "json": _json}["json" if json else kind](found)
     if out is None:
         print(text, end="")
     else:

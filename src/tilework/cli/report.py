@@ -62,6 +62,7 @@ def report(
         raise ConfigError(f"--count is {count}", "give 1 or more")
     from tilework.analysis.run_page import Wanted
 
+    things = tuple(_run_of_start(thing) for thing in things)
     kinds = [_kind(thing) for thing in things]  # refuses what is none of these before anything is computed
     page, lines = _page(
         list(zip(kinds, things, strict=True)), Wanted(data, images, tokenizer, names, best, count, device)
@@ -69,6 +70,14 @@ def report(
     write(out, page.html().encode())
     told = {line[0]: line[2] or line[1] for line in lines}
     show({"page": str(out), "bytes": out.stat().st_size, **told}, json, files=True)
+
+
+def _run_of_start(thing: Location) -> Location:
+    """The run inside a directory that 'tilework start' wrote; anything else as it is."""
+    from tilework.core.location import what_is
+
+    inside = isinstance(thing, Path) and (thing / "train.csv").is_file() and what_is(thing / "run") == "a run"
+    return thing / "run" if inside and isinstance(thing, Path) else thing
 
 
 def _kind(thing: Location) -> str:

@@ -48,7 +48,7 @@ def start(
         raise ConfigError(f"--max-broken {max_broken:g} is out of range", "give a share from 0 to below 1")
     from tilework.core.console import notice
     from tilework.experiments.start import FolderStart
-    from tilework.experiments.start_page import PAGE, bytes_line, comparison, next_commands, verdict
+    from tilework.experiments.start_page import PAGE, bytes_line, comparison, doubts, next_commands, verdict
 
     place = out or Path(f"start-{images.resolve().stem}")
     job = FolderStart(images, place, val, classes or "leaf", max_broken, device, json, pixel_vit)
@@ -66,7 +66,9 @@ def start(
     for first, *middle, last in (head, *rows):
         cells = [f"{cell:>{width}}" for cell, width in zip(middle, widths[1:-1], strict=True)]
         print("  ".join([f"{first:<{widths[0]}}", *cells, last]).rstrip())
-    print(f"\n{bytes_line(results)}\n{verdict(results)}\n\nNext:")
+    print()
+    for line in (*doubts(results), bytes_line(results), verdict(results), "\nNext:"):
+        print(line)
     for command in next_commands(place):
         print(f"  {command}")
     print(f"\nPage: {place / PAGE}; all numbers: {place / 'results.json'}")

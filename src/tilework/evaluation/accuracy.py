@@ -5,6 +5,8 @@ B batch | K classes
 
 from __future__ import annotations
 
+from math import sqrt
+
 import torch
 from torch import Tensor
 
@@ -29,3 +31,10 @@ class Accuracy(Means[Output]):
 def topk_hits(logits: Tensor, labels: Tensor, k: int) -> Tensor:
     """Whether the label is among the k highest logits. logits: (B, K); labels: (B,); returns (B,) float32."""
     return (logits.topk(min(k, logits.shape[1]), -1).indices == labels[:, None]).any(1).to(torch.float32)
+
+
+def interval(share: float, count: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson, 1927)."""
+    z, n = 1.96, max(1, count)
+    middle, half = share + z * z / (2 * n), z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))

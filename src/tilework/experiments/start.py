@@ -38,8 +38,10 @@ from tilework.data.images import ImageSource
 from tilework.data.label_file import SUFFIXES as LABEL_SUFFIXES
 from tilework.data.label_file import LabelFile
 from tilework.data.labels import UNLABELLED
+from tilework.data.overlap import shared_images
 from tilework.data.split import list_images, split_numbers
 from tilework.evaluation import Classification, classify
+from tilework.evaluation.accuracy import interval
 from tilework.evaluation.colour_histogram import STEPS, colour_histograms
 from tilework.evaluation.probe import linear_hits
 from tilework.experiments.runner import claim
@@ -252,6 +254,8 @@ class FolderStart:
         if not all((self.out / name).is_file() for name in (RESULTS, PAGE)):
             return None
         results = read_json(self.out / RESULTS)
+        if "shared_images" not in results:  # of an earlier version: judged and written again, not trained
+            return None
         return None if self.pixel_vit and PIXELS not in [row["row"] for row in results["rows"]] else results
 
     def _run(self, plan: Plain) -> Plain:
@@ -270,8 +274,8 @@ class FolderStart:
             rivals = self._rivals(train_images, val_images)
         if self.pixel_vit:
             rivals |= self._pixels()
-        found = self._evaluate(device)
-        results = self._results(plan, found, rivals)
+        found, shared = self._evaluate(device)
+        results = self._results(plan, found, shared, rivals)
         write_page(self.out, results, found, self._paths("val", val_images))
         write_json(self.out / RESULTS, results)
         return results
@@ -385,12 +389,14 @@ class FolderStart:
         right = dict(zip(keys, (found.predicted == found.labels).tolist(), strict=True))
         return {PIXELS: _digits([right.get(key, False) for key in Store(self._store("val")).column("key")])}
 
-    def _evaluate(self, device: torch.device) -> Classification:
+    def _evaluate(self, device: torch.device) -> tuple[Classification, int]:
+        """Answers for the validation images, and how many of these are training images too."""
         trained = Trained.open(self.out / "run")
         opened = trained.on(self._store("val"), device)
-        return classify(trained.classifier, opened.source, opened.steps, device)
+        shared, _ = shared_images(trained.on(self._store("train"), device).source, opened.source)
+        return classify(trained.classifier, opened.source, opened.steps, device), shared
 
-    def _results(self, plan: Plain, found: Classification, rivals: Plain) -> Plain:
+    def _results(self, plan: Plain, found: Classification, shared: int, rivals: Plain) -> Plain:
         store, count = Store(self._store("train")), len(found.labels)
         features = 4 * np.load(pooled_of(self._store("train")), mmap_mode="r").shape[1]
         size, trained = sum(store.sizes.values()) / len(store), found.top(1)
@@ -424,6 +430,8 @@ class FolderStart:
             "images": {**images, "train": len(store), "val": count},
             "recipe": self.recipe,
             "accuracy": trained,
+            "interval": list(interval(trained, count)),
+            "shared_images": shared,
             "simpler_and_better": better,
             "rows": rows,
             "codes_bytes_per_image": codes,

@@ -20,6 +20,7 @@ from tilework.report import Card, Page
 PAGE = "report.html"
 MISTAKES, SIDE = 12, 160  # pictures; their pixels
 PAIRS = 10  # of classes that are confused most
+FEW = 50  # validation images, below which an accuracy says little
 SMALLEST = 5e-4  # difference in accuracy that is shown
 
 
@@ -53,6 +54,18 @@ def bytes_line(results: Plain) -> str:
     return f"{said}, {share:.0%} of it tables that do not grow with the images ({fixed / 1e3:,.0f} kB)."
 
 
+def doubts(results: Plain) -> list[str]:
+    """Why the accuracy may say little."""
+    count, shared = results["images"]["val"], results["shared_images"]
+    found = []
+    if shared:
+        found.append(f"{shared:,} of {count:,} validation images are training images too: the accuracy is too high.")
+    if count < FEW:
+        low, high = results["interval"]
+        found.append(f"With {count:,} validation images the accuracy may as well be {low:.0%} or {high:.0%} (95 %).")
+    return found
+
+
 def verdict(results: Plain) -> str:
     """Whether something simpler does better, in a sentence."""
     said = {row["row"]: row["what"] for row in results["rows"]}
@@ -68,12 +81,15 @@ def verdict(results: Plain) -> str:
 
 def write_page(out: Path, results: Plain, found: Classification, paths: Sequence[Path]) -> None:
     """Write OUT/report.html. paths: of the validation images, in their order."""
-    images = results["images"]
+    images, (low, high) = results["images"], results["interval"]
     page = Page(
         f"Tilework start: {Path(results['start']).name}",
-        f"{results['accuracy']:.1%} of {images['val']:,} validation images are named right, "
+        f"{results['accuracy']:.1%} of {images['val']:,} validation images are named right "
+        f"(95 % interval {low:.1%} to {high:.1%}), "
         f"{images['classes']} classes, after training on {images['train']:,} images.",
     )
+    for doubt in doubts(results):
+        page.text(doubt)
     page.heading("Beside simpler things on the same images")
     page.table(*comparison(results))
     page.text(bytes_line(results))
@@ -105,7 +121,8 @@ def write_page(out: Path, results: Plain, found: Classification, paths: Sequence
     )
     page.heading("Confusion")
     page.confusion(found.confusion, found.classes)
-    page.table(["true class", "answer", "images"], _confused(found))
+    if confused := _confused(found):
+        page.table(["true class", "answer", "images"], confused)
     if len(wrong := _mistakes(found)):
         page.heading("Most confident mistakes")
         page.cards([_card(found, i, paths[i]) for i in wrong.tolist()])

@@ -36,7 +36,8 @@ from tilework.tokenizers.tokenizer import Card, Tokenizer, load_tokenizer
 
 NAME = "box"
 IMAGES = 1000  # that codes are fitted to
-FEWEST = 2  # positions for each code, below which the codes of the package are kept (docs/choosing.md)
+FEWEST = 2  # positions for each code of a grid, below which the codes of the package are kept (docs/choosing.md)
+FEWEST_POOLED = 5  # images, the same of pooled codes, which need mean and deviation of each channel alone
 ENCODER = "encoder"  # in the manifest of a store: SHA-256 of the package's weights
 FORM = "form"  # in the manifest of a store, where it is not a grid of codes
 LEVELS = 16  # values of a channel that is rounded: six deviations to either side
@@ -87,6 +88,14 @@ def with_codes(
     return tokenizer.with_codes(table), Card(NAME, digest, size, card.origin, encoder=card.sha256, form=known)
 
 
+def can_fit(images: int, form: Form) -> bool:
+    """Whether codes of a form can be fitted to so many images; where not, the grid of codes in the package is used."""
+    if form != "grid":
+        return images >= FEWEST_POOLED
+    tokenizer, card = load_box()
+    return min(IMAGES, images) * prod(tokenizer.grid(card.size)) >= FEWEST * len(tokenizer.codebook)
+
+
 def fitted_box(
     images: Images,
     device: torch.device,
@@ -99,9 +108,8 @@ def fitted_box(
     say: is told which, before anything is computed.
     """
     tokenizer, card = loaded = load_box()
-    points = min(IMAGES, len(images)) * prod(tokenizer.grid(card.size))
-    if points < FEWEST * len(tokenizer.codebook):
-        say(f"too few images to fit codes to ({len(images)}): those of the package are used")
+    if not can_fit(len(images), form):
+        say(f"too few images to fit codes to ({len(images)}): the 7x7 codes of the package are used")
         return with_codes(tokenizer.codebook, loaded)
     say("fitting codes to these images")
     fitted = tokenizer if form == "grid" else pooled_box(tokenizer, form)
