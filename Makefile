@@ -1,8 +1,10 @@
-# make demo and make test do everything on a fresh clone: virtual environment, pinned install, run.
+# make install, make demo and make test do everything on a fresh clone: virtual environment, pinned install, run.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow bench faults docs lint format clean
+.PHONY: install demo test test-slow bench faults docs lint format clean
+
+install: .venv/demo.done
 
 demo: .venv/demo.done
 	$(BIN)/tilework demo --out demo-out

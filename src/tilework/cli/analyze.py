@@ -131,7 +131,7 @@ def stems(
 
 
 def tokenizers(
-    tokenizers: Annotated[Positional[tuple[Path, ...]], arg(metavar="TOKENIZER ...")],
+    tokenizers: Annotated[Positional[tuple[Path, ...]], arg(metavar="TOKENIZER ...", help_behavior_hint="(required)")],
     /,
     *,
     data: Path,

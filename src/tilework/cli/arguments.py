@@ -64,7 +64,7 @@ StorePath = Annotated[Positional[Data], arg(metavar="STORE", help="Directory or 
 Settings = Annotated[
     Positional[tuple[str, ...]],
     arg(
-        metavar="KEY=VALUE",
+        metavar="[KEY=VALUE ...]",
         help="Override settings of the recipe, such as fit.batch=32; see docs/settings.md.",
         help_behavior_hint="(any number)",
     ),

@@ -12,7 +12,7 @@ from tilework.cli.output import show
 
 
 def explain(
-    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN ...")],
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN ...", help_behavior_hint="(required)")],
     /,
     *,
     data: tuple[Data, ...],

@@ -12,7 +12,7 @@ from tilework.cli.output import progress_bar, show
 
 
 def merge(
-    stores: Annotated[Positional[tuple[Data, ...]], arg(metavar="STORE")],
+    stores: Annotated[Positional[tuple[Data, ...]], arg(metavar="STORE", help_behavior_hint="(required)")],
     /,
     out: Path,
     codec: str = "",

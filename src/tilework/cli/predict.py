@@ -19,7 +19,9 @@ WIDE = 60  # letters of a path in a table, its end
 
 def predict(
     run: Annotated[Positional[Local], arg(metavar="RUN|MODEL")],
-    photographs: Annotated[Positional[tuple[Data, ...]], arg(metavar="PHOTO|FOLDER|STORE ...")],
+    photographs: Annotated[
+        Positional[tuple[Data, ...]], arg(metavar="PHOTO|FOLDER|STORE ...", help_behavior_hint="(required)")
+    ],
     /,
     *,
     top: int = 5,

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def report(
-    things: Annotated[Positional[tuple[Data, ...]], arg(metavar="RUN|MODEL|STORE|TABLE ...")],
+    things: Annotated[
+        Positional[tuple[Data, ...]], arg(metavar="RUN|MODEL|STORE|TABLE ...", help_behavior_hint="(required)")
+    ],
     /,
     *,
     out: Path = Path("report.html"),

@@ -17,7 +17,7 @@ Names = Annotated[tuple[str, ...], arg(metavar="NAME ...", help_behavior_hint="(
 
 
 def robustness(
-    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN ...")],
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN ...", help_behavior_hint="(required)")],
     /,
     *,
     data: Path,
@@ -76,24 +76,24 @@ def robustness(
         out: Directory for cells, results.json, table.md, hits.safetensors and figures.
         tokenizer: Directory of the tokenizer, for runs on tokens.
         corruptions: Corruptions of ImageNet-C by name, or: noise, blur, imagenet-c (15), extra (4), all.
-        severities: Of each corruption, 1 to 5.
+        severities: Severities of each corruption, 1 to 5.
         proxies: Restylings: edges, posterise, paint, halftone, negative, grey, recolour, shuffle. Proxies for drawn and
             painted images; not ImageNet-R or Sketch.
         shift: Shifted data sets. A file classes.csv (folder,class[;class]) in DIR maps folders that are not classes.
         attack: Attacks on pixels. apgd-ce, apgd-t, fab-t and square are AutoAttack. Random signs are added to
             those with gradients.
-        gradient: Estimates for runs on tokens.
+        gradient: How gradients through a tokenizer are estimated, for runs on tokens.
         eps: Radii in the range of pixels, 0 to 1, such as 8/255.
-        norm: Of the radii.
-        steps: Of apgd and fab-t.
-        queries: Of square.
-        restarts: Of apgd.
+        norm: Norm that the radii are measured by.
+        steps: Steps of apgd and fab-t.
+        queries: Queries of square, for each image.
+        restarts: Random restarts of apgd.
         targets: Classes that apgd-t and fab-t aim at, the likeliest first.
         transfer: Run on pixels whose adversarial images are shown to all runs.
-        codes: Numbers of codes to swap, for runs on tokens.
+        codes: Attack on tokens: numbers of codes that are swapped in each image.
         count: Number of images, drawn at random.
         attack_count: Number of these that are attacked.
-        seed: Of corruptions and attacks; which images are drawn depends on the folder alone.
+        seed: Seed of corruptions and attacks; which images are drawn depends on the folder alone.
         native: Lengths of corruptions in pixels as published for 224 px; otherwise they are scaled to the images.
         bytes: Judge attacked images again, rounded to bytes; images that stand then are told beside the others.
         frost: Folder of frost textures; otherwise those of the package imagecorruptions-imaug, if it is installed.

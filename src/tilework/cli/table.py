@@ -14,7 +14,7 @@ OPTIONAL = arg(metavar="INT", help_behavior_hint="(optional)")
 
 
 def table(
-    rows: Annotated[Positional[tuple[str, ...]], arg(metavar="ROW ...")],
+    rows: Annotated[Positional[tuple[str, ...]], arg(metavar="ROW ...", help_behavior_hint="(required)")],
     /,
     *,
     data: Data,
@@ -64,7 +64,7 @@ def table(
         samples: Training images (1000); as many of each class where every image has one.
         passes: Passes over them (100).
         rates: Learning rates to choose from, for every row (0.0005 0.001 0.002).
-        held: Other training images, which judge the rates (2000).
+        held: Other training images, held out to choose the learning rate (2000).
         seeds: Seeds of every row that names none with @ (1; 3 with --protocol).
         restore: Train again, at the chosen rates, runs that results.json has figures of but that were removed: for
             commands that need the models. Belongs to --protocol.

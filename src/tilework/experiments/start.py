@@ -111,7 +111,8 @@ def _labelled(images: Path, level: Level, split: bool) -> ImageFolder:
         hint = (
             f"give {tables[0]} if it has them" if tables else "give each class a sub-folder of its own, or a label file"
         )
-        raise InputError(f"{images} has no class folders and no labels", hint)
+        what = "is one image" if images.is_file() else "has no class folders and no labels"
+        raise InputError(f"{images} {what}", hint)
     each = np.bincount(folder.labels)
     full = int((each > 0).sum())
     if split and each.max() < 3:

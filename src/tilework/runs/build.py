@@ -318,7 +318,8 @@ def _check_kind(run: Run, shape: Shape, data: Location) -> bool:
     if shape.stage == "pixels" and "pixels" not in stages and "ids" in stages:
         raise ConfigError(
             f"the recipe trains on a token store, but {data} is an image folder",
-            f"run 'tilework tokenize {quote(str(data))}' first, or use one of 'tilework recipes --input pixels'",
+            "use one of 'tilework recipes --input pixels', or make a store first: "
+            f"tilework tokenize {quote(str(data))} --out train.tok",
         )
     if shape.stage != "pixels" and stages == ("pixels",):
         raise ConfigError(

@@ -32,6 +32,12 @@ from tilework.tokenizers.images_as_codes import ImagesAsCodes
 from tilework.tokenizers.tokenizer import Card
 from tilework.train.checkpoint import trained_model
 
+STAGES = {  # in words, of data
+    "ids": "one code at each position",
+    "stacks": "several codes at each position, as pooled codes are",
+    "pixels": "images",
+}
+
 
 @dataclass(frozen=True)
 class OnData:
@@ -204,7 +210,8 @@ class Trained:
         """The data with their codes by the run's numbers."""
         other = f"{data} is not like the data of {self.path}"
         if source.stage != self.spec.stage:
-            raise InputError(f"{other}: {source.stage}, not {self.spec.stage}", "give data of the same tokenizer")
+            found, wanted = (STAGES[stage] for stage in (source.stage, self.spec.stage))
+            raise InputError(f"{other}: {found}, not {wanted}", "give data of the same tokenizer")
         if source.codebook is not None and self.codebook is not None and source.codebook is not self.codebook:
             positions = source.codebook.positions_in(self.codebook)
             if positions is None:
