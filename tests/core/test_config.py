@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import string
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -101,21 +102,22 @@ FULL_PLAIN = {
 words = st.text(string.printable + "äß€", max_size=8)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 circles = st.builds(Circle, st.floats(0, 1e300))
-boxes = st.builds(Box, st.tuples(st.integers(), st.integers()), words)
+WHOLE = st.integers(-(2**63) + 1, 2**63 - 1)
+boxes = st.builds(Box, st.tuples(WHOLE, WHOLE), words)
 jobs = st.builds(
     Job,
     title=words,
-    optimiser=st.builds(Optimiser, numbers, st.integers(), st.booleans()),
+    optimiser=st.builds(Optimiser, numbers, WHOLE, st.booleans()),
     mode=st.sampled_from(["fast", "slow"]),
-    limit=st.none() | st.integers(),
+    limit=st.none() | WHOLE,
     decay=st.none() | numbers,
-    grid=st.tuples(st.integers(), st.integers()),
+    grid=st.tuples(WHOLE, WHOLE),
     names=st.lists(words, max_size=3).map(tuple),
     scores=st.lists(numbers, max_size=3),
-    tags=st.dictionaries(words, st.integers(), max_size=3),
+    tags=st.dictionaries(words, WHOLE, max_size=3),
     figure=circles | boxes,
     figures=st.lists(circles | boxes, max_size=3).map(tuple),
-    size=st.integers() | words,
+    size=WHOLE | words,
 )
 
 
@@ -461,3 +463,63 @@ def test_unreadable_file_is_named(tmp_path: Path) -> None:
 def test_text_that_yaml_cannot_read_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="some place"):
         read_yaml_text(text, "some place")
+
+
+ALIASES = "&a0 [x,x,x,x,x,x,x,x]"
+for level in range(1, 9):
+    ALIASES = f"&a{level} [{ALIASES}," + ",".join([f"*a{level - 1}"] * 7) + "]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ALIASES,
+        "{zz: &a {b: *a}}",
+        "&m {q: 1, r: {<<: *m}}",
+        "!!bool foo",
+        "!!timestamp foo",
+        "!!int ''",
+        "!!float ''",
+        ":".join(["1"] * 200) + ":1.5",
+    ],
+)
+def test_yaml_that_grows_or_is_senseless_is_refused_in_a_line(tmp_path: Path, text: str) -> None:
+    """Names for parts that are used again, as a few bytes become gigabytes by them; tags that do not fit."""
+    (tmp_path / "c.yaml").write_text(f"fit: {text}\n")
+    with pytest.raises(ConfigError, match="c.yaml is not YAML") as refused:
+        read_yaml(tmp_path / "c.yaml")
+    assert len(str(refused.value)) < 1000
+    assert "\n" not in str(refused.value)
+
+
+@dataclass(frozen=True)
+class Sized:
+    size: int = 1
+    name: str = ""
+
+
+@pytest.mark.parametrize("value", [int("f" * 10_000, 16), 2**63, -(2**70)], ids=["long", "2**63", "-2**70"])
+def test_numbers_beyond_64_bits_are_refused(value: int) -> None:
+    with pytest.raises(ConfigError, match="size is"):
+        decode(Sized, {"size": value})
+    with pytest.raises(ConfigError, match="a mapping is needed"):
+        decode(Sized, value)
+    assert decode(Sized, {"size": 2**63 - 1}).size == 2**63 - 1
+
+
+def test_large_values_are_cut_in_messages() -> None:
+    with pytest.raises(ConfigError, match="name is .*str is needed") as refused:
+        decode(Sized, {"name": [["x" * 1000] * 1000] * 1000})
+    assert len(str(refused.value)) < 1000
+
+
+def test_settings_are_written_without_names_for_parts() -> None:
+    shared = [1, 2]
+    assert yaml.safe_load(to_yaml({"a": shared, "b": shared})) == {"a": shared, "b": shared}
+    assert "&" not in to_yaml({"a": shared, "b": shared})
+
+
+def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "c.yaml")
+    with pytest.raises(ConfigError, match="c.yaml"):
+        read_yaml(tmp_path / "c.yaml")

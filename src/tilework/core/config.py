@@ -6,6 +6,7 @@ A field whose class has a `choices` registry is written as a mapping with a `nam
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -17,11 +18,19 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import yaml
 
 from tilework.core.errors import ConfigError
+from tilework.core.files import read_plain
 from tilework.core.registry import nearest
 
 C = TypeVar("C")
 Plain = dict[str, Any]
 LENGTHS = {"steps": "epochs", "epochs": "steps"}  # of a run: setting one of them unsets the other
+LARGEST_NUMBER = 2**63 - 1
+LARGEST_FILE = 1 << 24  # bytes of a YAML file
+LONGEST_VALUE = 300  # letters of a value in a message
+# what YAML's own readers of values raise, such as of a 13th month or `!!bool word`
+SENSELESS = (ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError, RecursionError)
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 3, 200, 200, 60
 
 
 def encode(value: Any) -> Any:
@@ -50,19 +59,28 @@ def decode(kind: Any, value: Any, where: str = "") -> Any:
         return _decode_union(get_args(kind), value, where)
     if origin is Literal:
         if value not in get_args(kind):
-            raise ConfigError(f"{where} is {value!r}", f"one of {', '.join(map(str, get_args(kind)))} is needed")
+            raise ConfigError(f"{where} is {_said(value)}", f"one of {', '.join(map(str, get_args(kind)))} is needed")
         return value
     if origin in (tuple, list):
         return _decode_sequence(kind, origin, value, where)
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{where} is {value!r}", "a mapping is needed")
+            raise ConfigError(f"{where} is {_said(value)}", "a mapping is needed")
         return {str(key): decode(get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(kind, type) and hasattr(kind, "choices"):
         return _decode_choice(kind, value, where)
     if dataclasses.is_dataclass(kind):
         return _decode_dataclass(kind, value, where)
     return _decode_scalar(kind, value, where)
+
+
+def _said(value: Any) -> str:
+    """A value in a message: its beginning, where it is large."""
+    try:
+        text = _SHORT.repr(value)
+        return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
+    except ValueError:  # Python prints no number of thousands of digits
+        return "a number of thousands of digits"
 
 
 def _decode_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
@@ -79,7 +97,7 @@ def _decode_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
 
 def _decode_sequence(kind: Any, origin: Any, value: Any, where: str) -> Any:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ConfigError(f"{where} is {value!r}", "a list is needed")
+        raise ConfigError(f"{where} is {_said(value)}", "a list is needed")
     inner = get_args(kind)
     if origin is list or inner[-1] is Ellipsis:
         return origin(decode(inner[0], item, f"{where}.{i}") for i, item in enumerate(value))
@@ -92,7 +110,7 @@ def _decode_choice(kind: Any, value: Any, where: str) -> Any:
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, Mapping) or "name" not in value:
-        raise ConfigError(f"{where} is {value!r}", f"a mapping with a 'name' is needed ({', '.join(kind.choices)})")
+        raise ConfigError(f"{where} is {_said(value)}", f"a mapping with a 'name' is needed ({', '.join(kind.choices)})")
     rest = {key: item for key, item in value.items() if key != "name"}
     return _decode_dataclass(kind.choices[decode(str, value["name"], f"{where}.name")], rest, where)
 
@@ -115,7 +133,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{where or 'configuration'} is {value!r}", "a mapping is needed")
+        raise ConfigError(f"{where or 'configuration'} is {_said(value)}", "a mapping is needed")
     known = {field.name: field for field in dataclasses.fields(kind) if field.init}
     hints = _hints(kind)
     filled = {}
@@ -149,11 +167,11 @@ def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
             raise ConfigError(f"invalid settings: {where} is {number}", "it must be a finite number")
         if number is not None:
             return number
-    if kind is int and isinstance(value, int) and not isinstance(value, bool):
+    if kind is int and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER:
         return value
     if kind in (bool, str) and isinstance(value, kind):
         return value
-    raise ConfigError(f"{where} is {value!r}", f"a value of type {getattr(kind, '__name__', kind)} is needed")
+    raise ConfigError(f"{where} is {_said(value)}", f"a value of type {getattr(kind, '__name__', kind)} is needed")
 
 
 def override(plain: Plain, assignments: Sequence[str]) -> Plain:
@@ -237,7 +255,7 @@ def merge(below: Plain, above: Any) -> Plain:
     A mapping over a list overrides the items that its keys select.
     """
     if not isinstance(above, Mapping):
-        raise ConfigError(f"the configuration file holds {above!r}", "a mapping of keys to values is needed")
+        raise ConfigError(f"the configuration file holds {_said(above)}", "a mapping of keys to values is needed")
     return {**below, **{key: _merged(below.get(key), value, str(key)) for key, value in above.items()}}
 
 
@@ -258,7 +276,7 @@ def _merged(old: Any, new: Any, path: str) -> Any:
 def read_yaml(path: Path) -> Any:
     """Values of a YAML file; nothing in it can run code."""
     try:
-        return read_yaml_text(path.read_text("utf-8"), str(path))
+        return read_yaml_text(read_plain(path, LARGEST_FILE).decode(), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}", str(error)) from error
 
@@ -267,12 +285,20 @@ def read_yaml_text(text: str, where: str) -> Any:
     """Values of YAML text."""
     try:
         return yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as a 13th month
+    except (yaml.YAMLError, *SENSELESS) as error:
         raise ConfigError(f"{where} is not YAML", " ".join(str(error).split())) from error
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only; a key given twice is an error, not the last one's."""
+    """Plain values only. A key given twice is an error, and so are names for parts that are used again.
+
+    No setting needs the latter, and a few hundred bytes become gigabytes by them.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError(f"a part is used again by its name (line {self.line + 1}): write it out")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -284,9 +310,16 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Every part is written out, however often it occurs."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def to_yaml(value: Any) -> str:
     """A configuration as YAML text, keys in the order of their definition."""
-    return yaml.safe_dump(encode(value), sort_keys=False, default_flow_style=None, width=100)
+    return yaml.dump(encode(value), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=100)
 
 
 def first_difference(one: Any, other: Any, where: str = "") -> tuple[str, Any, Any]:
