@@ -139,7 +139,7 @@ CASES: dict[str, tuple[Words, int, str]] = {
         lambda r: ["eval", r / "pixels", "--data", r / "images", "--best"], 3, "has no best checkpoint"),
     "best of an export": (lambda r: ["eval", r / "model", "--data", r / "x.tok", "--best"], 4, "leave --best out"),
     # data that are not what they should be
-    "folder to a token recipe": (lambda r: ["train", *TOKEN, "--data", r / "images"], 4, "run 'tilework tokenize"),
+    "folder to a token recipe": (lambda r: ["train", *TOKEN, "--data", r / "images"], 4, "first: tilework tokenize"),
     "store to a pixel recipe": (lambda r: ["train", *PIXEL, "--data", r / "x.tok"], 4, "recipes --input tokens"),
     "flat folder": (lambda r: ["train", *PIXEL, "--data", r / "flat"], 3, "one class only"),
     "flat validation": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -750,3 +751,27 @@ def test_the_store_page_names_a_command_that_works(
         words = re.search(r"tilework (train \S+ --data \S+) --val", (tmp_path / "page.html").read_text())
         assert words is not None
         assert run(*words[1].split(), "--out", tmp_path / "r", "--dry-run") == 0
+
+
+def test_damaged_tokenizers_are_listed_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sound = {"model": {"name": "x"}, "size": [8, 8]}
+    for name, text, card in (("list", "[]", "{}"), ("deep", "[" * 100_000, "{}"), ("card", json.dumps(sound), "[]")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text(text)
+        (tmp_path / name / "card.json").write_text(card)
+    assert run("tokenizer", "list", tmp_path, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [found[name]["kind"] for name in found if str(tmp_path) in name or name in ("list", "deep", "card")] == [
+        "damaged"
+    ] * 3
+
+
+def test_halves_of_characters_are_shown_escaped(tmp_path: Path) -> None:
+    """As in names of files of another encoding; in a process of its own, whose output is a pipe."""
+    store = write_store(tmp_path / os.fsdecode(b"x\xff.tok"))
+    done = subprocess.run(
+        [sys.executable, "-m", "tilework", "inspect", store, "--json"],
+        capture_output=True, env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["images"] > 0

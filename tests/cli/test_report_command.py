@@ -223,6 +223,29 @@ def test_directories_of_many_runs(name: str, tmp_path: Path, capsys: pytest.Capt
     assert not (tmp_path / "f.html").exists()
 
 
+SENSELESS: tuple[dict[str, Any], ...] = (
+    {"rows": 5},
+    {"rows": [5], "metric": 1},
+    {"rows": {"a": 1}, "metric": "top1"},
+    {"rows": [{"row": "a", "mean": 10**400}], "protocol": {}},
+    {"runs": [], "differences": 1, "settings": {}},
+    {"runs": {"a": {"clean": {}}}, "differences": {}, "settings": {"norm": "linf"}},
+)
+
+
+@pytest.mark.parametrize("results", SENSELESS, ids=range(len(SENSELESS)))
+def test_senseless_results_are_refused_in_a_line(
+    results: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    (tmp_path / "settings.json").write_text("{}")
+    assert run("report", tmp_path, "--out", tmp_path / "page.html") in (3, 5)
+    said = capsys.readouterr().err
+    assert "results.json is" in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "page.html").exists()
+
+
 def test_photographs_and_names_in_pictures(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = tmp_path / "names.csv"
     names.write_text("class0,tench\n")

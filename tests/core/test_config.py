@@ -486,7 +486,7 @@ for level in range(1, 9):
 def test_yaml_that_grows_or_is_senseless_is_refused_in_a_line(tmp_path: Path, text: str) -> None:
     """Names for parts that are used again, as a few bytes become gigabytes by them; tags that do not fit."""
     (tmp_path / "c.yaml").write_text(f"fit: {text}\n")
-    with pytest.raises(ConfigError, match="c.yaml is not YAML") as refused:
+    with pytest.raises(ConfigError, match=r"c\.yaml is not YAML") as refused:
         read_yaml(tmp_path / "c.yaml")
     assert len(str(refused.value)) < 1000
     assert "\n" not in str(refused.value)
@@ -508,7 +508,7 @@ def test_numbers_beyond_64_bits_are_refused(value: int) -> None:
 
 
 def test_large_values_are_cut_in_messages() -> None:
-    with pytest.raises(ConfigError, match="name is .*str is needed") as refused:
+    with pytest.raises(ConfigError, match=r"name is .*str is needed") as refused:
         decode(Sized, {"name": [["x" * 1000] * 1000] * 1000})
     assert len(str(refused.value)) < 1000
 
@@ -521,5 +521,5 @@ def test_settings_are_written_without_names_for_parts() -> None:
 
 def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "c.yaml")
-    with pytest.raises(ConfigError, match="c.yaml"):
+    with pytest.raises(ConfigError, match=r"c\.yaml"):
         read_yaml(tmp_path / "c.yaml")

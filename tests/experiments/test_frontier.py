@@ -193,3 +193,15 @@ def test_images_that_cannot_be_read_are_left_out_of_small_files(tmp_path: Path) 
     with pytest.raises(BrokenImagesError, match="5 of 40 images"):
         _write_files(ImageFolder.open(folder), tmp_path / "other", "jpeg", 16, 30)
     assert not [file for file in tmp_path.iterdir() if file.name not in ("train", "small")]
+
+
+@pytest.mark.parametrize("label", ["../../outside", "/outside", "a/b", ".", "x" * 300])
+def test_labels_that_are_no_names_of_folders_are_refused(tmp_path: Path, label: str) -> None:
+    """Nothing is written outside, and nothing half-written stays."""
+    write_images(tmp_path / "photos", 2, 2)
+    label = f"{tmp_path}{label}" if label.startswith("/") else label
+    (tmp_path / "labels.csv").write_text(f"path,label\nphotos/class0/000.png,{label}\nphotos/class1/000.png,b\n")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="cannot be the name of a folder: rename it"):
+        _write_files(ImageFolder.open(tmp_path / "labels.csv"), tmp_path / "out", "jpeg", 16, 50)
+    assert sorted(tmp_path.rglob("*")) == before

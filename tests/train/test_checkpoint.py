@@ -9,11 +9,14 @@ import torch
 from torch import nn
 
 from tilework.core.errors import DamageError, OutputError
+from tilework.core.files import sha256
 from tilework.core.sealed import read_json, write_sealed
 from tilework.train.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
     load_optimiser,
+    model_tensors,
+    objective_tensors,
     optimiser_tensors,
     save_checkpoint,
     trained_model,
@@ -93,6 +96,29 @@ def test_another_model_another_version_no_state(tmp_path: Path) -> None:
     (path / "state.json").unlink()
     with pytest.raises(DamageError, match=r"state\.json"):
         load_checkpoint(path, Holder(), None)
+
+
+@pytest.mark.parametrize("hashes", [None, 5, ["objective.safetensors"], "x"])
+def test_a_state_without_hashes_is_refused(tmp_path: Path, hashes: object) -> None:
+    """Also under the right seal."""
+    saved(tmp_path)
+    path = tmp_path / "step-00000007"
+    state = read_json(path / "state.json")
+    for body in ({**state, "sha256": hashes}, {key: value for key, value in state.items() if key != "sha256"}):
+        write_sealed(path / "state.json", body)
+        for read in (model_tensors, objective_tensors):
+            with pytest.raises(DamageError, match=r"state\.json cannot be read"):
+                read(path)
+
+
+def test_weights_that_are_no_safetensors_under_their_hash_are_refused(tmp_path: Path) -> None:
+    saved(tmp_path)
+    path = tmp_path / "step-00000007"
+    (path / "objective.safetensors").write_bytes(b"no weights")
+    hashes = {"objective.safetensors": sha256(path / "objective.safetensors")}
+    write_sealed(path / "state.json", {**read_json(path / "state.json"), "sha256": hashes})
+    with pytest.raises(DamageError, match=r"objective\.safetensors is malformed"):
+        objective_tensors(path)
 
 
 def test_a_pointer_that_names_another_checkpoint_by_a_flipped_bit_is_refused(tmp_path: Path) -> None:

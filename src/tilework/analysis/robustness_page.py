@@ -63,7 +63,7 @@ def add_robustness(page: Page, path: Path) -> list[str]:
         page.heading("To repeat it", 3)
         page.commands([_command(settings, runs)])
         page.folded("data and settings", to_yaml(settings))
-    except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
+        best = max(runs.items(), key=lambda run: run[1]["clean"]["accuracy"])
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, StopIteration) as error:
         raise DamageError(f"{path / RESULTS} is malformed", f"repeat its command ({error!r})") from error
-    best = max(runs.items(), key=lambda run: run[1]["clean"]["accuracy"])
     return [path.name, f"robustness of {len(runs)} runs", f"{best[1]['clean']['accuracy']:.1%} clean ({best[0]})", ""]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import logging
 import os
 import signal
@@ -104,6 +105,9 @@ def main(args: list[str] | None = None) -> None:
     words = sys.argv[1:] if args is None else args
     end_with_launcher()
     _say_it_ourselves()
+    for stream in (sys.stdout, sys.stderr):  # a name may hold what the terminal's encoding does not
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         with suppress(ValueError):  # not the main thread: signals are someone else's
             signal.signal(signal.SIGTERM, _stop)

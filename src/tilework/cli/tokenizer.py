@@ -243,7 +243,7 @@ def list_tokenizers(
             }
             kind, size = settings["model"]["name"], "x".join(map(str, settings["size"]))
             values[name] = {"kind": kind, "size": f"{size} px", "origin": settings.get("origin", ""), **kept}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             values[name] = {"kind": "damaged"}
     show(values, json)
 

@@ -110,7 +110,9 @@ def _decode_choice(kind: Any, value: Any, where: str) -> Any:
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, Mapping) or "name" not in value:
-        raise ConfigError(f"{where} is {_said(value)}", f"a mapping with a 'name' is needed ({', '.join(kind.choices)})")
+        raise ConfigError(
+            f"{where} is {_said(value)}", f"a mapping with a 'name' is needed ({', '.join(kind.choices)})"
+        )
     rest = {key: item for key, item in value.items() if key != "name"}
     return _decode_dataclass(kind.choices[decode(str, value["name"], f"{where}.name")], rest, where)
 
@@ -167,7 +169,9 @@ def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
             raise ConfigError(f"invalid settings: {where} is {number}", "it must be a finite number")
         if number is not None:
             return number
-    if kind is int and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER:
+    if kind is int and isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) > LARGEST_NUMBER:
+            raise ConfigError(f"{where} is {_said(value)}", "give a number below 2^63")
         return value
     if kind in (bool, str) and isinstance(value, kind):
         return value

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from tilework.core.errors import InputError
 from tilework.core.files import write
+from tilework.data.file_list import lies_below
 from tilework.data.image_folder import ImageFolder
 from tilework.data.label_file import write_label_file
 from tilework.store.rearrange import first_of_each, random_rank
+
+
+def make_class_folders(root: Path, classes: Sequence[str]) -> None:
+    """A folder for every class. A class out of a label file may have a name that leads elsewhere: it is refused."""
+    for name in classes:
+        if "/" in name or name in (".", "") or not lies_below(name):
+            raise InputError(f"class '{name}' cannot be the name of a folder", "rename it")
+        (root / name).mkdir()
 
 
 def split_numbers(folder: ImageFolder, fraction: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

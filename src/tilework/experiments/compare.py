@@ -35,6 +35,7 @@ from tilework.core.registry import Registry, nearest
 from tilework.data import ImageFolder, ImageSource
 from tilework.data.image_files import open_image, to_rgb
 from tilework.data.images import decode_all
+from tilework.data.split import make_class_folders
 from tilework.experiments.runner import (
     Outcome,
     Trial,
@@ -238,8 +239,7 @@ class Compare:
         path = self.out / "data" / name
         if not path.exists():
             with new_directory(path) as root:
-                for label in self.folder.classes:
-                    (root / label).mkdir(parents=True)
+                make_class_folders(root, self.folder.classes)
                 for i, data in files:
                     (root / self.folder.classes[int(self.folder.labels[i])] / f"{i:08d}.jpg").write_bytes(data)
         return ImageFolder.open(path, self.folder.classes)

@@ -29,6 +29,7 @@ from tilework.core.sealed import read_json
 from tilework.data.image_files import File, open_image, to_rgb
 from tilework.data.image_folder import ImageFolder
 from tilework.data.images import decode_all
+from tilework.data.split import make_class_folders
 from tilework.recipes import run_of
 from tilework.store import Store
 from tilework.store.finish import is_finished
@@ -287,8 +288,7 @@ def _write_files(folder: ImageFolder, out: Path, kind: str, side: int, quality: 
 
     sizes = []
     with new_directory(out) as root:
-        for label in folder.classes:
-            (root / label).mkdir(parents=True)
+        make_class_folders(root, folder.classes)
         for i, (image, size) in decode_all(folder, coded, [], MAX_BROKEN, lambda done, total: None):
             image.save(root / folder.classes[int(folder.labels[i])] / f"{i:08d}.png")
             sizes.append(size)

@@ -119,10 +119,11 @@ KINDS = (
 def add_experiment(page: Page, path: Path) -> list[str]:
     """A table, a comparison or a frontier in its directory; returns its line of the summary."""
     results = _results(path)
-    kind = next((kind for kind in KINDS if "rows" in results and kind.is_it(results)), None)
-    if kind is None:
-        raise InputError(f"{path / RESULTS} is of no table, comparison, frontier or robustness", "give one of these")
     try:
+        kind = next((kind for kind in KINDS if "rows" in results and kind.is_it(results)), None)
+        if kind is None:
+            what = f"{path / RESULTS} is of no table, comparison, frontier or robustness"
+            raise InputError(what, "give one of these")
         page.heading(f"{path.name}: {kind.name} of {len(results['rows'])} rows")
         page.markdown(kind.markdown(results), level=3)
         drawn = kind.plots(results)
@@ -131,7 +132,7 @@ def add_experiment(page: Page, path: Path) -> list[str]:
             page.legend(colour_of([row["row"] for row in results["rows"]]))
         _add_command(page, path, kind, results)
         best = max(results["rows"], key=lambda row: row["mean"] if row["mean"] is not None else -1.0)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise DamageError(f"{path / RESULTS} is malformed", f"repeat its command ({error!r})") from error
     size = best.get("bytes_per_image") or best.get("bytes")
     return [

@@ -36,8 +36,8 @@ def train_command(path: Path) -> str:
         words += ["--data", *(str(one["train"]) for one in told)]
     if any(one["val"] for one in told):
         words += ["--val", *(str(one["val"] or "none") for one in told)]
-    if told[0].get("start"):
-        words += ["--start", str(path / told[0]["start"])]
+    if isinstance(start := told[0].get("start"), str) and start:
+        words += ["--start", str(path / start)]
     return shlex.join([*words, "--out", "AGAIN"])
 
 

@@ -202,7 +202,8 @@ class Page:
         """The whole page."""
         view = "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         head = f"<meta charset='utf-8'>{view}<title>{self._title}</title><style>{_STYLE}</style>"
-        return f"<!doctype html><html lang='en'><head>{head}</head><body>{self._body()}</body></html>\n"
+        text = f"<!doctype html><html lang='en'><head>{head}</head><body>{self._body()}</body></html>\n"
+        return text.encode(errors="backslashreplace").decode()  # names of files may hold halves of characters
 
     def _body(self) -> str:
         return "\n".join(part if isinstance(part, str) else part._body() for part in self._parts)

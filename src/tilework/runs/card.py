@@ -14,6 +14,7 @@ from tilework.store import manifest
 from tilework.version import __version__
 
 FIGURES = 12  # of a run or a tokenizer, at most
+LARGEST = 1e300  # beyond it a whole number is none that was measured, and cannot be shortened
 CLASSES = 20  # named, at most
 
 
@@ -55,11 +56,11 @@ def _tokenizer(path: Path, name: str) -> tuple[str, Plain, str, str]:
     about = read_json(path / "tokenizer.json")
     card = read_json(path / "card.json") if (path / "card.json").is_file() else {}
     model = about.get("model")
-    size = "x".join(map(str, about.get("size") or ()))
+    size = about.get("size")
     what = "A tokenizer: it turns images into small grids or sequences of codes, from which models are trained."
     rows: Plain = {
         "kind": model.get("name") if isinstance(model, dict) else "",
-        "images": f"{size} px",
+        "images": f"{'x'.join(map(str, size))} px" if isinstance(size, list) else "",
         "origin": about.get("origin"),
         "SHA-256 of the weights": about.get("sha256"),
         "measured on": f"{card['images']:,} images of {Path(str(card.get('data'))).name}" if card.get("images") else "",
@@ -105,6 +106,7 @@ def _model(about: Plain, figures: Plain, name: str, what: str) -> tuple[str, Pla
 def _figures(values: Plain) -> Plain:
     """Numbers that were measured, most of them by name."""
     numbers = [(k, v) for k, v in values.items() if isinstance(v, float | int) and not isinstance(v, bool)]
+    numbers = [(k, v) for k, v in numbers if abs(v) <= LARGEST]
     return {key.replace("_", " "): f"{value:,.4g}" for key, value in numbers[:FIGURES]}
 
 

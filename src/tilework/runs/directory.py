@@ -120,7 +120,7 @@ class RunDirectory:
         told = {name: read_json(self.path / DATA).get(name) for name in ("train", "val")}
         found = {}
         for name, text in told.items():
-            if text and "://" not in text:
+            if isinstance(text, str) and text and "://" not in text:
                 paths = (Path(text), self.path.parent / Path(text).name)
                 if there := next((path for path in paths if path.exists()), None):
                     found[name] = there

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
@@ -141,6 +142,8 @@ def _state(path: Path) -> dict[str, Any]:
         state = read_json(path / "state.json")
         if state["version"] != VERSION:
             raise DamageError(f"{path} has checkpoint version {state['version']}, not {VERSION}", "update Tilework")
+        if not isinstance(state["sha256"], dict):
+            raise ValueError("no hashes")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamageError(f"{path / 'state.json'} cannot be read", f"remove the checkpoint ({error!r})") from error
     return state
@@ -150,7 +153,10 @@ def _tensors(path: Path, part: str, state: dict[str, Any]) -> dict[str, Tensor]:
     file = path / f"{part}.safetensors"
     if not file.is_file() or sha256(file) != state["sha256"].get(file.name):
         raise DamageError(f"{file} is missing or damaged", "restore it, or remove the run")
-    return load(read_plain(file))
+    try:
+        return load(read_plain(file))
+    except SafetensorError as error:
+        raise DamageError(f"{file} is malformed", f"restore it, or remove the run ({error})") from error
 
 
 def _once(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
