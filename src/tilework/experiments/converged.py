@@ -313,7 +313,7 @@ def markdown(results: Plain) -> str:
     if results["resolvable"] is not None:
         lines.append(
             f"Differences below {100 * results['resolvable']:.1f} points are not resolved (95 %): rows differ by "
-            f"{100 * results['deviation']:.2f} points from seed to seed once what a seed does to all rows is taken off "
+            f"{100 * results['deviation']:.2f} points from seed to seed after each seed's mean is subtracted "
             f"({results['degrees_of_freedom']} degrees of freedom)."
         )
     if results["converged"] is not None:
