@@ -78,8 +78,8 @@ def tokenize(
         out: Store to write.
         tokenizer: Directory of a trained tokenizer, or hf://OWNER/NAME; box: the one that comes with Tilework, with
             codes of its own.
-        codes: What the tokenizer that comes with Tilework keeps: pooled features of the image, the same over five looks
-            at it (corners), or a grid of codes; auto: pooled, unless --size, --tiles, --masks or --boxes is given.
+        codes: What the tokenizer that comes with Tilework keeps: pooled features of the image, their mean over five
+            views of it (corners), or a grid of codes; auto: pooled, or grid with --size, --tiles, --masks or --boxes.
         like: Store whose class numbers and set of used codes to take over, for validation sets.
         new_classes: With --like: take over the codes alone, for images of other classes (transfer).
         labels: Label file (CSV, TSV or lines 'PATH LABEL') instead of one sub-folder per class.

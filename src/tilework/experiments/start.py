@@ -60,7 +60,7 @@ from tilework.version import __version__
 # most training images that a recipe is recommended for, the recipe, and what a step of it costs in images that go
 # through the tokenizer (docs/choosing.md)
 RECOMMENDED: tuple[tuple[float, str, float], ...] = ((float("inf"), "linear_cpu", 0.3),)
-FIVE_LOOKS = 4000  # most training images that five looks are taken at: about a tenth of a second of one core each
+FIVE_VIEWS = 4000  # most training images that five views are taken of: about a tenth of a second of one core each
 VALIDATION = ("val", "valid", "validation", "test")  # folders beside train/, the first that is there
 # rows of the comparison
 TRAINED, PROBE, COLOURS, LARGEST, PIXELS = "trained", "probe", "colours", "largest class", "pixels"
@@ -191,7 +191,7 @@ class FolderStart:
         self._check_out()
         look = self.look()
         box, card = load_box()
-        form = looks(len(self.split[0]))
+        form = views(len(self.split[0]))
         tokenizer = pooled_box(box, form)
         card = replace(card, size=tokenizer.size or card.size)
         job = Tokenizing(tokenizer, card, pick_device(self.device), pooled=True, frame=FRAMES[form])
@@ -202,7 +202,7 @@ class FolderStart:
         each = (monotonic() - begun) / len(some)
         recipe, cost = recommended(len(self.split[0]))
         steps = run_of(recipe).fit.total_steps(look["train"])
-        cost /= 5 if form == "corners" else 1  # its unit is one look
+        cost /= 5 if form == "corners" else 1  # its unit is one view
         seconds = each * (look["images"] / torch.get_num_threads() + steps * cost) * (1 + self.pixel_vit)
         return {**look, "recipe": recipe, "steps": steps, "output": str(self.out), "estimated_minutes": seconds / 60}
 
@@ -321,7 +321,7 @@ class FolderStart:
                 continue
             if part == "train":
                 say = partial(notice, quiet=self.quiet)
-                form = looks(len(folder))
+                form = views(len(folder))
                 tokenizer, card = kept_box(path) or fitted_box(folder, device, FRAMES[form], say, form)
             else:
                 known = Store(self._store("train"))
@@ -455,9 +455,9 @@ def _right(digits: str) -> np.ndarray:
     return np.array([digit == "1" for digit in digits])
 
 
-def looks(images: int) -> Form:
-    """How many looks the network takes at each of so many training images: five, or one where five take too long."""
-    return "corners" if images <= FIVE_LOOKS else "pooled"
+def views(images: int) -> Form:
+    """How many views the network takes of each of so many training images: five, or one where five take too long."""
+    return "corners" if images <= FIVE_VIEWS else "pooled"
 
 
 def recommended(images: int) -> tuple[str, float]:
@@ -480,7 +480,7 @@ def announce(start: FolderStart, plan: Plain) -> list[str]:
         + (f"; {plan['unreadable']:,} cannot be read" if plan["unreadable"] else ""),
         f"1. split: train on {plan['train']:,}, {how} ({plan['val']:,} images{unseen})",
         f"2. tokenize: codes of a frozen EfficientNet-Lite0, which has seen ImageNet-1k (the tokenizer 'box'), "
-        f"{'five looks' if looks(plan['train']) == 'corners' else 'one look'} at each image",
+        f"{'five views' if views(plan['train']) == 'corners' else 'one view'} of each image",
         f"3. train: recipe {plan['recipe']}, {plan['steps']:,} steps (docs/choosing.md), "
         f"beside a linear probe{', a small ViT on pixels' * start.pixel_vit} and a colour histogram on the same images",
         f"4. {_duration(plan['estimated_minutes'])} on this machine as it is now; all goes into {start.out}; "

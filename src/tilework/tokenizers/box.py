@@ -6,8 +6,8 @@ store, so that the store and the package together can encode further images. The
 
 - pooled: the mean of the network's map over the image, each of its 320 channels rounded to steps of 0.85 of its
   deviation (rounded.py). Under 100 bytes an image; a linear classifier reads them as well as the mean itself.
-- corners: the same of the mean over five looks, at the whole image and at its four corners: as many bytes, five times
-  the work, as good as one look or a point better (docs/results.md).
+- corners: the same of the mean over five views, the whole image and its four corners: as many bytes, five times
+  the work, as good as one view or a point better (docs/results.md).
 - grid: 7x7 codes of positions, by k-means and error diffusion: for crops, mixtures by area and dense labels.
 
 K codes | C code dim
@@ -49,7 +49,7 @@ ABOUT = {  # of the network, the projection and the codes that the package holds
     "(projection and codes of the package; pooled codes need neither)",
     "licence": "Apache-2.0 (the network's weights); ImageNet's photographs are for research",
     "form_pooled": "the default: the mean map's 320 channels, each rounded to 16 values; about 97 B an image",
-    "form_corners": "the same of five looks at each image; about 97 B",
+    "form_corners": "the same of five views of each image; about 97 B",
     "form_grid": "7x7 of 512 codes; about 55 B",
     "pictures": "none: it has no decoder, so there is no PSNR",
     # accuracy on images that it has not seen: `tilework frontier`, three seeds, docs/results.md
