@@ -46,14 +46,30 @@ def test_a_file_takes_its_name_and_eight_bytes() -> None:
     assert held < 1.2 * (len(name) + 8) * count  # a little is kept for files to come
 
 
-@pytest.mark.parametrize("name", ["a.png", "a/b c.png", "é/ü.jpg", "a..b.png", ".../x.png", "ü" * 127, "a//b.png"])
+@pytest.mark.parametrize(
+    "name", ["a.png", "a/b c.png", "é/ü.jpg", "a..b.png", ".../x.png", "ü" * 127, "a//b.png", "./a.png"]
+)
 def test_names_of_files_below_a_folder(name: str) -> None:
     assert lies_below(name)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["", "/etc/x.png", "../x.png", "a/../../x.png", "..", "a\0b", "\ud800", "9" * 256, "ü" * 128, "ü/" * 700],
+    [
+        "",
+        ".",
+        "./",
+        ".//.",
+        "/etc/x.png",
+        "../x.png",
+        "a/../../x.png",
+        "..",
+        "a\0b",
+        "\ud800",
+        "9" * 256,
+        "ü" * 128,
+        "ü/" * 700,
+    ],
 )
 def test_names_that_no_file_below_a_folder_has(name: str) -> None:
     assert not lies_below(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -121,6 +122,24 @@ def test_many_members_take_little_memory_and_are_bounded(tmp_path: Path, monkeyp
         open_images(tmp_path / "a.tar")
 
 
+def test_many_global_headers_are_refused(tmp_path: Path) -> None:
+    """Every member would get a copy of them all."""
+    headers = {f"k{i}": "" for i in range(256)}
+    assert len(open_images(tar_of(tmp_path / "a.tar", info("a.jpg"), pax_headers=headers))) == 1
+    path = tar_of(tmp_path / "b.tar", info("a.jpg"), pax_headers={**headers, "more": ""})
+    with pytest.raises(InputError, match=r"b\.tar has 257 global headers: at most 256 are read"):
+        open_images(path)
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.parquet"])
+def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    if name == "a.parquet":
+        pytest.importorskip("pyarrow")
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(TileworkError, match=f"{name} cannot be read.*not a regular file"):
+        open_images(tmp_path / name)
+
+
 @pytest.mark.parametrize("files", [[("a.jpg", IMAGE)] * 2, [("a.jpg", IMAGE), ("b.jpg", IMAGE), ("a.jpg", IMAGE)]])
 def test_a_name_twice_is_refused(files: list[tuple[str, bytes]], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"twice|names two samples"):
@@ -206,6 +225,60 @@ def test_large_row_groups_and_columns_are_refused(parquet_file: Path, monkeypatc
     monkeypatch.setattr(parquet_files, "LARGEST_GROUP", 40)
     with pytest.raises(InputError, match="bytes"):
         open_images(parquet_file)
+
+
+def test_rows_that_repeat_a_large_value_are_decoded_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 60), pyarrow.array([bytes(1 << 20)]))
+    how = {"compression": "zstd", "store_schema": False, "dictionary_pagesize_limit": 1 << 30}
+    parquet.write_table(pyarrow.table({"image": rows}), tmp_path / "a.parquet", **how)
+    assert (tmp_path / "a.parquet").stat().st_size < 5000
+    opened = open_images(tmp_path / "a.parquet")
+    monkeypatch.setattr(parquet_files, "LARGEST_GROUP", 1 << 23)
+    monkeypatch.setattr(parquet_files, "PORTION", 1 << 22)
+    before = pyarrow.default_memory_pool()
+    pool = pyarrow.proxy_memory_pool(before)
+    pyarrow.set_memory_pool(pool)
+    try:
+        with pytest.raises(InputError, match="a row group of"):
+            next(opened.files([0]))
+    finally:
+        pyarrow.set_memory_pool(before)
+    assert pool.max_memory() < 1 << 25  # all rows in one call would be twice that
+
+
+@pytest.mark.parametrize("kind", ["date32", "date64", "duration"])
+def test_labels_that_are_impossible_dates_are_refused(kind: str, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    large = {"date32": (2**31 - 1, "int32"), "date64": (2**62 // 86_400_000 * 86_400_000, "int64")}
+    number, width = large.get(kind, (2**62, "int64"))
+    label = pyarrow.array([number], getattr(pyarrow, width)())
+    label = label.cast(pyarrow.duration("s") if kind == "duration" else getattr(pyarrow, kind)())
+    table = pyarrow.table({"image": [IMAGE], "codes": [[1, 2]], "label": label})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    for opener in (open_images, lambda path: ParquetTokens.open([path])):
+        with pytest.raises(DamageError, match=r"a\.parquet cannot be read as Parquet: restore it \(.+\)") as caught:
+            opener(tmp_path / "a.parquet")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("flat", [[1, 2], ["a", "b"]])
+def test_a_column_of_the_name_of_a_member_is_not_taken_for_it(flat: list[object], tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    images = pyarrow.array([{"bytes": b"one", "path": "1"}, {"bytes": b"two", "path": "2"}])
+    for first in (True, False):
+        columns = {"image.bytes": pyarrow.array(flat), "image": images}
+        table = pyarrow.table(columns if first else dict(reversed(columns.items())))
+        parquet.write_table(table, tmp_path / "a.parquet")
+        assert [file.read() for file in open_images(tmp_path / "a.parquet").files([0, 1])] == [b"one", b"two"]  # type: ignore[union-attr]
 
 
 def test_flipped_bits_in_parquet_never_crash(parquet_file: Path, images: Path, tmp_path: Path) -> None:

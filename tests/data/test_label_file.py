@@ -54,6 +54,15 @@ def test_numbers(root: Path) -> None:
     assert (folder.classes, folder.labels.tolist()) == (("ant", "bee", "cat"), [2, 0, 2])
 
 
+def test_numbers_too_long_to_be_counted_are_names(root: Path) -> None:
+    (root / "x.csv").write_text(f"a.png,{'9' * 5000}\nb.jpg,10\ndeep/c.png,2\n")
+    assert ImageFolder.open(root / "x.csv").classes == ("10", "2", "9" * 5000)
+    with pytest.raises(InputError, match=r"line 1 of .* has the label '999"):
+        ImageFolder.open(root / "x.csv", classes=("cat", "dog"))
+    (root / "x.csv").write_text(f"a.png,{'9' * 40}\nb.jpg,10\ndeep/c.png,2\n")
+    assert ImageFolder.open(root / "x.csv").classes == ("2", "10", "9" * 40)
+
+
 def test_a_flat_folder_with_its_label_file(root: Path) -> None:
     (root / "labels.csv").write_text("a.png,cat\nb.jpg,dog\n")
     folder = ImageFolder.open(root)
@@ -150,6 +159,9 @@ def test_control_characters_of_what_is_no_image_do_not_matter(tmp_path: Path) ->
         ("/etc/a.png,cat\n", "has the path '/etc/a.png'"),
         ("../a.png,cat\n", "below the folder"),
         (f"{'9' * 300}.png,cat\n", "below the folder"),
+        ("a.png,cat\n.,cat\n", "line 2 of .* has the path '.'"),
+        (f"{'a' * 255},cat\n", "names no image"),
+        (f"# root: {'a' * 5000}\na.png,cat\n", "which is no folder"),
         ("gone.png,cat\n", "names no image"),
         ("# root: nowhere\na.png,cat\n", "which is no folder"),
         ("\x00", "has no rows|name the columns"),

@@ -292,7 +292,7 @@ def test_the_shard_of_other_maps_is_refused(maps: Path, tmp_path: Path) -> None:
     [
         ("card.grid", [3, 4]),
         ("card.grid", [-4, -3]),
-        ("card.grid", [1 << 70, 3]),
+        ("card.grid", [1 << 60, 3]),
         ("card.top", 1),
         ("card.classes", ["class0", "class1"]),
         ("card.classes", []),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,16 @@ from PIL import Image
 
 from small_data import write_objects, write_voc
 from tilework.core.errors import DamageError, InputError
-from tilework.data.detected import ObjectFolder, ObjectSource, ObjectValues, open_objects, pack_objects, unpack_objects
+from tilework.data import objects, voc_xml
+from tilework.data.detected import (
+    ObjectFolder,
+    ObjectSource,
+    ObjectValues,
+    annotations_of,
+    open_objects,
+    pack_objects,
+    unpack_objects,
+)
 from tilework.data.objects import Objects, check_shape, run_length_mask, run_lengths, shape_mask
 
 
@@ -78,6 +88,10 @@ def test_an_image_without_objects_is_kept(tmp_path: Path) -> None:
         (lambda p: p["images"][1].update(file_name="9" * 400), "names the image '999"),
         (lambda p: p["images"][1].update(file_name="a/" * 1500 + "b.png"), "names the image 'a/a"),
         (lambda p: p["images"][1].update(file_name="\ud800.png"), "names the image"),
+        (
+            lambda p: p["categories"][1].update(name="\ud800"),
+            r"has the class '\\ud800', which no file can hold: rename it",
+        ),
         (lambda p: p.pop("categories"), "no 'categories'"),
         (lambda p: p.update(images=[]), "0 images"),
     ],
@@ -108,6 +122,9 @@ def test_no_json(tmp_path: Path) -> None:
         ({"segmentation": {"size": [9, 9], "counts": [81]}}, r"are for \[9, 9\]"),
         ({"segmentation": {"size": [64, 96], "counts": [5]}}, "do not fill the image"),
         ({"segmentation": {"size": [64, 96], "counts": None}}, "neither numbers nor a text"),
+        ({"segmentation": {"size": [64, 96], "counts": "o" * 500_000}}, "a run length of more than 60 bits"),
+        ({"segmentation": {"size": [64, 96], "counts": "\ud800"}}, "can't encode"),
+        ({"segmentation": [[0, 0, 383, 0] * 1500]}, "an outline of 1149000 pixels: at most 1048576"),
         ({"segmentation": "here"}, "neither polygons nor run lengths"),
     ],
 )
@@ -162,6 +179,16 @@ def test_a_box_without_end_is_set_aside_without_a_warning(tmp_path: Path, recwar
     assert not recwarn.list
 
 
+@pytest.mark.parametrize("box", [(1e300, 1, 60, 40), (1e300, 1, 1e300, 9), (-3e38, -3e38, 3e38, 3e38)])
+def test_edges_beyond_all_numbers_give_no_warning(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder, box: tuple[float, ...]
+) -> None:
+    path = write_voc(tmp_path, {"a": [("cell", 1, 1, 60, 40), ("cell", *box)]})  # type: ignore[list-item]
+    objects, reasons, _, _ = opened(path).check(0)
+    assert len(objects) + len(reasons) == 2
+    assert not recwarn.list
+
+
 def test_voc_counts_from_one(tmp_path: Path) -> None:
     path = write_voc(tmp_path, {"a": [("cell", 1, 1, 60, 40), ("hard", 11, 6, 20, 10)], "b": []})
     folder = opened(path)
@@ -188,6 +215,8 @@ def test_voc_counts_from_one(tmp_path: Path) -> None:
          "</annotation>", "has no name"),
         ("<annotation>", "is no XML"),
         ("<a>" * 40 + "</a>" * 40, "nested too deep"),
+        ('<?xml version="1.0" encoding="foo"?><annotation/>', "is no XML (unknown encoding: foo)"),
+        ('<?xml version="1.0" encoding="hex"?><annotation/>', "is no XML ('hex' is not a text encoding"),
         (None, "annotations are missing"),
     ],
 )  # fmt: skip
@@ -199,6 +228,43 @@ def test_annotations_that_cannot_be_read(tmp_path: Path, text: str | None, reaso
     (one,) = source.broken
     assert one.path == "b.jpg"
     assert reason in one.reason
+
+
+def test_annotations_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_voc(tmp_path, {"a": [("cell", 1, 1, 9, 9)], "b": []})
+    monkeypatch.setattr(voc_xml, "LARGEST", (tmp_path / "Annotations/b.xml").stat().st_size)
+    with pytest.raises(InputError, match=r"no image of .* has an object"):
+        open_objects(path)
+    (tmp_path / "classes.txt").write_text("cell\n")
+    assert opened(path).problems == (f"its annotations cannot be read (larger than {voc_xml.LARGEST:,} bytes)", "")
+
+
+def test_annotations_that_are_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
+    path = write_voc(tmp_path, {"a": [("cell", 1, 1, 9, 9)], "b": []})
+    (tmp_path / "Annotations/b.xml").unlink()
+    os.mkfifo(tmp_path / "Annotations/b.xml")
+    assert opened(path).problems == ("", "its annotations cannot be read (not a regular file)")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("caf\xe9\ncell\n".encode("latin-1"), "classes.txt cannot be read: 'utf-8'"),
+        (b"cat\ncat\ncell\n", "a class twice"),
+    ],
+)
+def test_lists_of_classes_that_cannot_be_used(tmp_path: Path, text: bytes, what: str) -> None:
+    path = write_voc(tmp_path, {"a": [("cell", 1, 1, 9, 9)]})
+    (tmp_path / "classes.txt").write_bytes(text)
+    with pytest.raises(InputError, match=what) as refused:
+        open_objects(path)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["/labels.txt", "/x/labels.txt"])
+def test_a_list_near_the_root_is_no_voc(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(Path, "is_file", lambda path: str(path) == name)
+    assert annotations_of(Path(name)) is None
 
 
 def test_run_lengths_are_those_of_pycocotools() -> None:
@@ -229,6 +295,28 @@ def test_more_objects_than_a_layer_holds() -> None:
     many = Objects(np.zeros((400, 4), np.float32), np.zeros(400, int), np.zeros(400, bool), np.ones(400), shapes)
     layers, which = many.layers((64, 64))
     assert (len(layers), which[:, 1].max()) == (2, 255)
+
+
+def test_outlines_that_would_fill_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects that fill their image need a layer each."""
+    whole = {"size": [64, 96], "counts": [0, 64 * 96]}
+    path = changed(write_objects(tmp_path, 4), lambda p: [one.update(segmentation=whole) for one in p["annotations"]])
+    folder = opened(path)
+    source = ObjectSource.scan(folder, (64, 96))
+    most = max(len(one) for one in folder.objects if one is not None)
+    assert most > 1
+    monkeypatch.setattr(objects, "LARGEST_LAYERS", most * 64 * 96)
+    ObjectValues(outlines=True).attach(source, "x").batch(np.arange(4))
+    monkeypatch.setattr(objects, "LARGEST_LAYERS", most * 64 * 96 - 1)
+    with pytest.raises(InputError, match=rf"00\d.png of x: objects overlap on {most} layers of 64x96 pixels: make"):
+        ObjectValues(outlines=True).attach(source, "x")
+
+
+def test_a_polygon_around_a_thin_image_is_not_drawn() -> None:
+    """Its 40 million steps took 1.5 GB."""
+    reason = check_shape([[0, 0, 39_999_999, 0, 5, 5]], (1, 10_000_000))
+    assert reason == "an outline of 79999998 pixels: at most 1048576 are drawn"
+    assert not check_shape([[0, 0, 400_000, 0, 5, 5]], (1, 10_000_000))
 
 
 def test_what_a_store_keeps() -> None:

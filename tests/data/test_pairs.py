@@ -11,8 +11,9 @@ from PIL import Image
 from small_data import write_images, write_pairs
 from tilework.core.batch import Batch
 from tilework.core.errors import ConfigError, DamageError, InputError
-from tilework.data import ImageFolder, TokenSource
+from tilework.data import ImageFolder, TokenSource, image_files
 from tilework.data.class_mask import VOID, ClassMask
+from tilework.data.file_list import FileList
 from tilework.data.masked import PairSource, find_masks, has_masks, images_without_class
 from tilework.data.open_images import open_images
 from tilework.data.pairs import CAMVID, VOC, Numbers, PairFolder, coloured, mask_png, open_pairs, palette
@@ -93,6 +94,31 @@ def test_voc_by_its_lists(tmp_path: Path) -> None:
         open_pairs(tmp_path / "ImageSets/Segmentation/bad.txt")
 
 
+def test_a_folder_that_is_the_working_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """'.' has no name of its own, nor has '/'."""
+    picture(tmp_path / "train/a.png")
+    monkeypatch.chdir(tmp_path / "train")
+    assert open_pairs(Path(".")) is None
+    assert open_images(Path(".")).keys == ("a.png",)
+    assert open_pairs(Path("/")) is None
+    mask(tmp_path / "trainannot/a.png", 1)
+    (tmp_path / "classes.txt").write_text("one\ntwo\n")
+    folder = opened(Path("."))
+    assert folder.classes == ("one", "two")
+    assert (folder.keys, folder.read_mask(0, (6, 8)).tolist()) == (("a.png",), [[1] * 8] * 6)
+
+
+@pytest.mark.parametrize("above", ["ImageSets", "ImageSets/Segmentation"])
+def test_a_list_of_voc_by_a_short_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: str) -> None:
+    picture(tmp_path / "JPEGImages/a.jpg")
+    mask(tmp_path / "SegmentationClass/a.png", 3)
+    (tmp_path / "ImageSets/Segmentation").mkdir(parents=True)
+    (tmp_path / "ImageSets/Segmentation/train.txt").write_text("a\n")
+    monkeypatch.chdir(tmp_path / above)
+    folder = opened((tmp_path / "ImageSets/Segmentation/train.txt").relative_to(tmp_path / above))
+    assert (folder.read_mask(0, (6, 8)) == 3).all()
+
+
 def test_a_table_of_pairs(tmp_path: Path) -> None:
     picture(tmp_path / "x/a.png")
     mask(tmp_path / "y/b.png", 1)
@@ -121,6 +147,25 @@ def test_numbers_and_their_meaning() -> None:
         numbers.read(np.array([[3]]))
     with pytest.raises(ValueError, match="class 300"):
         Numbers(("a",)).read(np.array([[300]]))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "I;16", "I"])
+def test_large_masks_are_read_by_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """Only one byte a pixel is kept of them, besides what Pillow holds."""
+    values = np.random.default_rng(0).integers(0, 2, (300, 500))
+    Image.fromarray(values.astype(np.uint8)).save(tmp_path / "a.png")
+    drawn = Image.fromarray(values.astype(bool if mode == "1" else {"I;16": np.uint16, "I": np.int32}.get(mode, "u1")))
+    assert drawn.mode == mode
+    path = tmp_path / f"m.{'tif' if mode == 'I' else 'png'}"
+    drawn.save(path)
+    files = FileList.of(tmp_path, [tmp_path / "a.png"])
+    folder = PairFolder(tmp_path, files, np.zeros(1, int), ("a", "b"), {}, (), (path,), Numbers(("a", "b")))
+    sizes: list[int] = []
+    real = Numbers.read
+    monkeypatch.setattr(Numbers, "read", lambda self, mask: sizes.append(mask.size) or real(self, mask))
+    monkeypatch.setattr(image_files, "TILE", 128)
+    assert np.array_equal(folder.read_mask(0, (300, 500)), values)
+    assert (sum(sizes), max(sizes)) == (values.size, 128 * 128)
 
 
 def test_folders_that_say_too_little_are_refused(tmp_path: Path) -> None:

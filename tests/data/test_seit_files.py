@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 from tilework.augment import TokenEda
 from tilework.core.codebook import cut_synonyms
 from tilework.core.errors import InputError, TileworkError
+from tilework.data import seit_files
 from tilework.data.seit_files import read_seit, write_seit
 from tilework.store import Store, StoreWriter, gather, merge
 
@@ -174,6 +177,7 @@ def test_damage_is_refused_and_nothing_runs(tmp_path: Path, capsys: pytest.Captu
 
     published(folder)
     refused("16 codes for a grid of 5x4", (5, 4))
+    refused("16 codes for a grid of -4x-4", (-4, -4))
     torch.save(Evil(), folder / "codebook.ckpt")
     refused(r"codebook\.ckpt is damaged")
     assert "this ran" not in capsys.readouterr().out
@@ -183,6 +187,12 @@ def test_damage_is_refused_and_nothing_runs(tmp_path: Path, capsys: pytest.Captu
     refused("outside 0..299")
     (folder / "train-label.txt").write_text("0\n1\n")
     refused("2 labels for 9 images")
+    (folder / "train-label.txt").write_text("0\n" * 8 + "30000000\n")
+    refused(r"labels 0\.\.30000000 in .*train-label\.txt: numbers from 0 to 1048575 are needed")
+    (folder / "train-label.txt").write_text("0\n" * 8 + "9" * 20)
+    refused("numbers from 0 to 1048575 are needed")
+    (folder / "train-label.txt").write_text("0\n" * 8 + "-1")
+    refused(r"labels -1\.\.0")
     (folder / "train-label.txt").write_text("0\nx\n")
     refused("something else than integers")
     (folder / "train-label.txt").unlink()
@@ -192,5 +202,64 @@ def test_damage_is_refused_and_nothing_runs(tmp_path: Path, capsys: pytest.Captu
     refused("cut short")
     (folder / "train-token.index.npy.gz").write_bytes(gzip.compress(b"no array"))
     refused("not a numpy array")
+    index = io.BytesIO()
+    np.save(index, np.arange(0, 160, 16).astype("m8[s]"))
+    (folder / "train-token.index.npy.gz").write_bytes(gzip.compress(index.getvalue()))
+    refused("holds no offsets")
     data.write_bytes(b"nothing")
     refused("not a complete gzip file")
+
+
+@pytest.mark.parametrize("wrap", [torch.nn.Parameter, lambda table: {"weight": table.requires_grad_()}])
+def test_a_codebook_that_was_trained_is_read(tmp_path: Path, wrap: Callable[[torch.Tensor], object]) -> None:
+    published(tmp_path / "seit")
+    table = torch.load(tmp_path / "seit/codebook.ckpt")
+    torch.save(wrap(table), tmp_path / "seit/codebook.ckpt")
+    read_seit(tmp_path / "seit", tmp_path / "a.tok", (4, 4))
+    assert np.array_equal(Store(tmp_path / "a.tok").codebook.vectors, table.detach().numpy())
+
+
+@pytest.mark.filterwarnings("error", "ignore:torch.quantize_per_tensor", "ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda table: table.to_sparse(), r"codebook\.ckpt holds no plain table"),
+        (lambda table: torch.quantize_per_tensor(table, 0.1, 0, torch.qint8), r"codebook\.ckpt holds no plain table"),
+        (lambda table: table.to("meta"), r"codebook\.ckpt holds no plain table"),
+        (lambda table: table.to(torch.complex64), r"codebook\.ckpt holds no plain table"),
+        (lambda table: table.double() * 1e300, "numbers that are too large"),
+    ],
+)
+def test_codebooks_of_other_kinds_are_refused(
+    tmp_path: Path, make: Callable[[torch.Tensor], torch.Tensor], match: str
+) -> None:
+    published(tmp_path / "seit")
+    torch.save(make(torch.ones(K, 2)), tmp_path / "seit/codebook.ckpt")
+    with pytest.raises(InputError, match=match):
+        read_seit(tmp_path / "seit", tmp_path / "a.tok", (4, 4))
+    assert [path.name for path in tmp_path.iterdir()] == ["seit"]
+
+
+@pytest.mark.parametrize("name", ["codebook.ckpt", "train-token.data.bin.gz", "train-label.txt"])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    published(tmp_path / "seit")
+    (tmp_path / "seit" / name).unlink()
+    os.mkfifo(tmp_path / "seit" / name)
+    with pytest.raises(InputError, match=f"{name} .*not a regular file"):
+        read_seit(tmp_path / "seit", tmp_path / "a.tok", (4, 4))
+
+
+def test_synonyms_of_many_codes_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shortest row is looked for once, not once for each of the codes."""
+    rows, measured = write_synonyms(tmp_path), 0
+
+    def counted(values: Iterable[int]) -> int:
+        nonlocal measured
+        measured += 1
+        return min(values)
+
+    monkeypatch.setattr(seit_files, "min", counted, raising=False)
+    table = seit_files._synonyms(tmp_path / "synonyms.json", K)
+    assert table is not None
+    assert table.tolist() == rows
+    assert measured == 1

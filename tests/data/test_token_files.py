@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -137,6 +138,29 @@ def test_synonyms_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     (tmp_path / "out/tokens.json").write_text(json.dumps(told))
     with pytest.raises(DamageError, match="synonyms that do not fit"):
         store_tokens(opened(tmp_path / "out"), tmp_path / "b.tok")
+
+
+@pytest.mark.parametrize(
+    ("width", "columns", "match"),
+    [
+        (256, 0, "1048576 codes of 256 numbers: so many cannot be stored"),
+        (1, 400, "1048576 codes with 400 synonyms: so many cannot be stored"),
+    ],
+)
+def test_a_few_codes_do_not_claim_a_large_table(width: int, columns: int, match: str, tmp_path: Path) -> None:
+    write_tar_tokens(made(tmp_path / "a.tok", codes=2, cut=False), tmp_path / "out")
+    tensors = {"codebook": np.ones((2, width), np.float32), "used": np.arange(2, dtype=np.int32)}
+    if columns:
+        tensors["synonyms"] = np.repeat(np.array([[1], [0]], np.int32), columns, 1)
+    (tmp_path / "out/codebook.safetensors").write_bytes(save(tensors))
+    told = json.loads((tmp_path / "out/tokens.json").read_text())
+    told |= {"codebook": sha256(tmp_path / "out/codebook.safetensors"), "tokenizer_codes": 1 << 20}
+    (tmp_path / "out/tokens.json").write_text(json.dumps(told))
+    tracemalloc.start()
+    with pytest.raises(DamageError, match=match):
+        store_tokens(opened(tmp_path / "out"), tmp_path / "b.tok")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    tracemalloc.stop()
 
 
 def test_webdataset_reads_our_tar_files(tmp_path: Path) -> None:
@@ -286,6 +310,8 @@ def npy(array: np.ndarray) -> bytes:
     [
         ([("a.npy", npy(np.zeros(3, int))), ("b.npy", npy(np.zeros(4, int)))], r"integers of shape \(3,\)"),
         ([("a.npy", npy(np.zeros(3)))], "holds float64"),
+        ([("a.npy", npy(np.zeros(3, "m8[s]")))], "holds timedelta64"),
+        ([("a.npy", npy(np.zeros(3, int)).replace(b"'<i8'", b"()   "))], "no numpy array"),
         ([("a.npy", npy(np.zeros(0, int)))], r"shape \(0,\)"),
         ([("a.npy", b"no array")], "no numpy array"),
         ([("a.npy", npy(np.array([None])))], "no numpy array"),
@@ -299,3 +325,13 @@ def test_members_that_are_no_codes(files: list[tuple[str, bytes]], match: str, t
     with pytest.raises(InputError, match=match):
         store_tokens(opened(tmp_path), tmp_path / "a.tok")
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
+
+
+@pytest.mark.parametrize("table", [np.float32(3), np.full((4, 2), "x")], ids=["0-d", "words"])
+def test_another_codebook_or_grid_is_refused(table: np.ndarray, tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [("a.npy", npy(np.arange(4)))])
+    np.save(tmp_path / "book.npy", table)
+    with pytest.raises(InputError, match=r"book\.npy holds .*: \(K, C\) numbers are needed"):
+        store_tokens(opened(tmp_path), tmp_path / "a.tok", tmp_path / "book.npy")
+    with pytest.raises(InputError, match=r"4 codes for a grid of \(-2, -2\): change --grid"):
+        store_tokens(opened(tmp_path), tmp_path / "a.tok", grid=(-2, -2))

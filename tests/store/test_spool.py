@@ -142,6 +142,26 @@ def test_codebook_that_does_not_fit_is_refused(tmp_path: Path, codebook: np.ndar
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("codebook", "match"),
+    [
+        (np.full((10, 2), "x"), "the codebook holds <U1: real numbers are needed"),
+        (np.ones((10, 2), complex), "the codebook holds complex128: real"),
+        (np.ones((10, 2), [("a", "<f4")]), "the codebook holds .*: real"),
+        (np.full((10, 2), 1e300), "numbers that are too large: at most 3.4e38 can be stored"),
+    ],
+)
+@pytest.mark.parametrize("again", [False, True])
+def test_codebook_of_other_kinds_is_refused(tmp_path: Path, codebook: np.ndarray, match: str, again: bool) -> None:
+    if again:
+        Spool.create(tmp_path / "spool", PLAN, CODEBOOK)
+    before = files(tmp_path)
+    with pytest.raises(InputError, match=match):
+        Spool.create(tmp_path / "spool", PLAN, codebook)
+    assert files(tmp_path) == before
+
+
 def test_a_plan_goes_on_when_only_the_bytes_of_files_differ(tmp_path: Path) -> None:
     """An image that was repaired meanwhile, or a spool of a version that did not count them."""
     store = tmp_path / "out.tok"

@@ -16,6 +16,7 @@ import numpy as np
 from tilework.core.errors import InputError
 from tilework.data.file_list import lies_below
 from tilework.data.image_files import Broken
+from tilework.data.labels import check_names
 from tilework.data.objects import Objects, check_shape
 
 LARGEST = 4 << 30  # bytes of a file
@@ -73,6 +74,7 @@ def read_coco(path: Path) -> Coco:
     if not images or not categories:
         raise InputError(f"{path} has {len(images)} images and {len(categories)} categories", "give at least one")
     names = tuple(name for _, name in categories)
+    check_names(str(path), names)
     if len(set(names)) < len(names):
         raise InputError(f"{path} has two categories called '{_twice(names)}'", "give each its own name")
     strange = next((name for name, _ in images.values() if not lies_below(name)), None)

@@ -29,7 +29,7 @@ from tilework.data.image_files import SUFFIXES, Broken, Frame, decode_image
 from tilework.data.image_folder import ImageFolder
 from tilework.data.images import KEEP_BYTES, ImageSource, decode_all
 from tilework.data.objects import Objects
-from tilework.data.pairs import image_sides, voc_names
+from tilework.data.pairs import NAMES, image_sides, lines_of, voc_names, voc_root
 from tilework.data.placement import canvas_affine
 from tilework.data.source import Around, Source, innermost
 from tilework.data.voc_xml import read_voc
@@ -88,7 +88,7 @@ def annotations_of(path: Path) -> Path | None:
         raise InputError(f"{path} holds all parts of VOC", f"give {path / 'ImageSets/Main/train.txt'}")
     if path.is_dir():
         return next((path / name for name in INSIDE if is_coco(path / name)), None)
-    voc = path.suffix == ".txt" and path.is_file() and (path.absolute().parents[2] / "Annotations").is_dir()
+    voc = path.suffix == ".txt" and path.is_file() and (voc_root(path) / "Annotations").is_dir()
     return path if voc or is_coco(path) else None
 
 
@@ -138,20 +138,26 @@ def _coco(path: Path, classes: Sequence[str] | None) -> ObjectFolder:
 
 
 def _voc(path: Path, classes: Sequence[str] | None) -> ObjectFolder:
-    root = path.absolute().parents[2]
-    names, near = voc_names(path), [root / "classes.txt", path.parent / "classes.txt"]
-    listed = next((file.read_text("utf-8").split("\n") for file in near if file.is_file()), [])
-    known = tuple(classes or [line.strip() for line in listed if line.strip()])
+    root, names = voc_root(path), voc_names(path)
+    near = next((file for file in (root / NAMES, path.parent / NAMES) if file.is_file()), None)
+    listed = [line.strip() for line in (lines_of(near) if near else ()) if line.strip()]
+    if len(set(listed)) < len(listed):
+        raise InputError(f"{near} names a class twice", "give each its own name")
+    known = tuple(classes or listed)
     paths = [_picture(root / "JPEGImages" / name) for name in names]
     read: list[tuple[list[tuple[str, tuple[float, ...], bool]], tuple[int, int] | None] | str] = []
     for name in names:
         try:
             read.append(read_voc(root / "Annotations" / f"{name}.xml"))  # type: ignore[arg-type]
-        except (OSError, ValueError) as error:
-            read.append("its annotations are missing" if isinstance(error, OSError) else str(error))
+        except FileNotFoundError:
+            read.append("its annotations are missing")
+        except OSError as error:
+            read.append(f"its annotations cannot be read ({error.strerror})")
+        except ValueError as error:
+            read.append(str(error))
     there = sorted({box[0] for one in read if not isinstance(one, str) for box in one[0]})
     if not known and not there:
-        raise InputError(f"no image of {path} has an object", "check Annotations, or name classes in classes.txt")
+        raise InputError(f"no image of {path} has an object", f"check Annotations, or name classes in {NAMES}")
     if known and (strange := set(there) - set(known)):
         raise UnknownClassError(path, min(strange))
     number = {name: i for i, name in enumerate(known or there)}
@@ -337,12 +343,18 @@ class ObjectValues:
 
 
 def _check_outlines(images: ObjectSource, name: str) -> None:
-    """Refuse objects without outlines."""
-    every = images.objects(np.arange(len(images)))
+    """Refuse objects without outlines, and so many on one another that their layers would fill the memory."""
+    index = np.arange(len(images))
+    every = images.objects(index)
     without = sum(len(one) - sum(shape is not None for shape in one.shapes) for one in every)
     if without:
         what = f"{without} of {sum(map(len, every))} objects of {name} have no outline"
         raise InputError(what, "give COCO annotations with segmentations, or use a recipe for boxes")
+    for i, (one, (height, width)) in enumerate(zip(every, images.sides_of(index).tolist(), strict=True)):
+        try:
+            one.check_layers((height, width))
+        except InputError as error:
+            raise InputError(f"{images.folder.key(i)} of {name}: {error.what}", error.hint) from error
 
 
 def _find(outlines: bool) -> Callable[[Location, str], ObjectValues]:

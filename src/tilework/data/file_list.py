@@ -23,7 +23,7 @@ def lies_below(name: str) -> bool:
     except UnicodeEncodeError:  # half a character
         return False
     parts = path.split(b"/")
-    fits = max(map(len, parts)) <= LONGEST and len(path) <= DEEPEST
+    fits = max(map(len, parts)) <= LONGEST and len(path) <= DEEPEST and not {*parts} <= {b"", b"."}
     return fits and parts[0] != b"" and b".." not in parts and b"\0" not in path
 
 

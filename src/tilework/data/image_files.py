@@ -6,13 +6,15 @@ H, W pixels
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice, takewhile
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import IO, BinaryIO, TypeVar
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, features
@@ -30,6 +32,11 @@ if find_spec("pillow_heif"):
     import_module("pillow_heif").register_heif_opener()
     SUFFIXES, FORMATS = (*SUFFIXES, ".heic", ".heif"), (*FORMATS, "HEIF")
 LARGEST = 100_000_000  # pixels; read from the header before anything is decoded
+TILE = 1024  # pixels on a side of what is copied of a large image at a time
+ALPHA = ("RGBA", "LA", "PA")  # modes with transparency
+MOST_SCANS = 100  # of a JPEG file; encoders write about 10, and each takes as long as the image, however few its bytes
+MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd7\xff])")  # of a segment of a JPEG file that has a length
+SEQUENTIAL, SCAN, END = frozenset((0xC0, 0xC1)), 0xDA, 0xD9  # frames of sequential Huffman codes; a scan; the end
 LARGE, THIN = 16_000_000, 100  # an image of more pixels than the first has a byte for so many of them at least
 
 
@@ -91,21 +98,22 @@ def open_image(path: File, size: tuple[int, int] | None = None) -> Iterator[Imag
         if size is not None:
             image.draft("RGB", (2 * max(size), 2 * max(size)))  # the sides may change places below
             image = _reduced(image, 2 * max(size))
-        yield ImageOps.exif_transpose(image)
+        ImageOps.exif_transpose(image, in_place=True)  # without a copy of one that is upright
+        yield image
 
 
 def _reduced(image: Image.Image, side: int) -> Image.Image:
     """A large image by a whole factor smaller, sides `side` at least, before copies of it are made: mode, orientation.
 
-    JPEG files are decoded smaller at once; of other formats whose colours can be averaged, one whole copy stays.
+    JPEG files are decoded smaller at once; of other formats, one whole copy stays.
     """
     factor = min(image.size) // max(1, side)
-    averaged = image.mode in ("L", "RGB") and "transparency" not in image.info
-    if factor < 2 or image.width * image.height <= LARGE or not averaged:
+    if factor < 2 or image.width * image.height <= LARGE:
         return image
     image.load()  # which turns a TIFF, and its sides
     orientation = image.getexif().get(ExifTags.Base.Orientation)
-    reduced = image.reduce(factor)
+    averaged = image.mode in ("L", "RGB") and "transparency" not in image.info
+    reduced = image.reduce(factor) if averaged else _rgb_by_tiles(image, factor)
     if orientation is not None:
         reduced.getexif()[ExifTags.Base.Orientation] = orientation
     return reduced
@@ -127,7 +135,35 @@ def bounded_image(path: File) -> Image.Image:
     if image.width * image.height > LARGE and image.width * image.height > THIN * (stored := _bytes(path)):
         image.close()
         raise ValueError(f"{image.width}x{image.height} pixels in {stored} bytes are no photograph")
+    if image.format in ("JPEG", "MPO") and image.fp is not None and _many_scans(image.fp):
+        image.close()
+        raise ValueError(f"a JPEG file of more than {MOST_SCANS} scans")
     return image
+
+
+def _many_scans(file: IO[bytes]) -> bool:
+    """Whether a JPEG file whose header was read has more scans than MOST_SCANS.
+
+    Scans of sequential Huffman codes, as most files have, hold bits of every block: they are bounded by their bytes.
+    """
+    start = file.tell()
+    file.seek(0)
+    many = SEQUENTIAL.isdisjoint(_markers(file.read(start)))
+    if many:
+        file.seek(0)
+        data = file.read(LARGEST)  # a byte for every pixel: what lies beyond is slow by its own size
+        kinds = takewhile(lambda kind: kind not in SEQUENTIAL, _markers(data))
+        many = sum(1 for _ in islice((kind for kind in kinds if kind == SCAN), MOST_SCANS + 1)) > MOST_SCANS
+    file.seek(start)
+    return many
+
+
+def _markers(data: bytes) -> Iterator[int]:
+    """Kinds of the segments of a JPEG file until it ends."""
+    at = 2
+    while (found := MARKER.search(data, at)) and found[1][0] != END:
+        yield found[1][0]
+        at = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
 
 
 def _bytes(file: File) -> int:
@@ -138,8 +174,34 @@ def _bytes(file: File) -> int:
     return end
 
 
+def tiles(image: Image.Image, multiple: int = 1) -> Iterator[tuple[int, int, Image.Image]]:
+    """An image in squares from left to right and down, each with its left and top. multiple: of which sides are."""
+    side = multiple * max(1, TILE // multiple)
+    if max(image.size) <= side:
+        yield 0, 0, image
+        return
+    for top in range(0, image.height, side):
+        for left in range(0, image.width, side):
+            box = (left, top, min(left + side, image.width), min(top + side, image.height))
+            yield left, top, image.crop(box)
+
+
 def to_rgb(image: Image.Image) -> Image.Image:
     """Any mode to RGB: 16-bit grey is scaled, transparency lies on white."""
+    copied = image.mode.startswith("I") or image.mode in ALPHA or "transparency" in image.info
+    return _rgb_by_tiles(image) if copied and image.width * image.height > LARGE else _opaque(image)
+
+
+def _rgb_by_tiles(image: Image.Image, factor: int = 1) -> Image.Image:
+    """An image in RGB, smaller by a factor; copies in other modes are of tiles."""
+    whole = Image.new("RGB", (-(-image.width // factor), -(-image.height // factor)))
+    for left, top, tile in tiles(image, factor):
+        whole.paste(_opaque(tile).reduce(factor), (left // factor, top // factor))
+    return whole
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """`to_rgb`, in one piece."""
     if image.mode == "F":
         raise ValueError("pixels are floating-point numbers, whose range is not known")
     if image.mode.startswith("I"):
@@ -147,7 +209,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
         if grey.min() < 0 or grey.max() > 0xFFFF:
             raise ValueError(f"pixels from {grey.min()} to {grey.max()} are not of 16 bits")
         image = Image.fromarray((grey / np.float32(257)).round().astype(np.uint8))
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+    if image.mode in ALPHA or "transparency" in image.info:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
     return image.convert("RGB")

@@ -244,12 +244,12 @@ def _kinds(files: Iterable[Path]) -> Counter[str]:
 
 
 def _existing(path: Path) -> Path | None:
-    """The file of an image, whose ending may be left out."""
-    if path.is_file():
+    """The file of an image, whose ending may be left out; names that are too long are no file's."""
+    if os.path.isfile(path):
         return path
     if path.suffix.lower() in SUFFIXES:
         return None
-    return next((other for end in SUFFIXES if (other := path.with_name(path.name + end)).is_file()), None)
+    return next((other for end in SUFFIXES if os.path.isfile(other := path.with_name(path.name + end))), None)
 
 
 def _same_names(root: Path, folders: Sequence[str]) -> str:

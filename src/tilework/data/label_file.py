@@ -7,6 +7,7 @@ it names the classes that numbers stand for.
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ LARGEST = 1 << 30  # bytes
 PATHS = ("path", "file", "filename", "file_name", "image", "image_id", "img", "id", "name")
 LABELS = ("label", "class", "category", "target", "class_name", "class_id", "y")
 ROOT = "# root:"
+DIGITS = 640  # of a number; more are a name, since Python may refuse to count so far
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class LabelFile:
         named = [line.removeprefix(ROOT).strip() for _, line in lines if line.startswith(ROOT)]
         lines = [(number, line) for number, line in lines if not line.startswith("#")]
         folder = file.parent / named[0] if named else root or file.parent
-        if not folder.is_dir():
+        if not os.path.isdir(folder):  # nor is a name that is too long
             raise InputError(f"{file} names images in {folder}, which is no folder", f"correct its line '{ROOT}'")
         return LabelFile(file, folder, _rows(file, lines))
 
@@ -65,10 +67,10 @@ class LabelFile:
         found = {row.label for row in self.rows}
         names = tuple(classes) if classes is not None else self._names()
         if names is None:
-            whole = all(label.isdecimal() for label in found)
+            whole = all(map(_is_number, found))
             names = tuple(sorted(found, key=lambda label: (int(label), label) if whole else (0, label)))
         number = {name: i for i, name in enumerate(names)}
-        if not found <= number.keys() and all(label.isdecimal() and int(label) < len(names) for label in found):
+        if not found <= number.keys() and all(_is_number(label) and int(label) < len(names) for label in found):
             number = {label: int(label) for label in found}
         for row in self.rows:
             if row.label not in number:
@@ -89,6 +91,10 @@ class LabelFile:
                     raise InputError(f"{path} has no class, or one twice", "give a name per line")
                 return names
         return None
+
+
+def _is_number(label: str) -> bool:
+    return label.isdecimal() and len(label) <= DIGITS
 
 
 def _unknown(names: Sequence[str]) -> str:
@@ -146,7 +152,6 @@ def _split(file: Path, lines: Sequence[tuple[int, str]], mark: str) -> list[list
 def write_label_file(root: Path, file: Path, keys: Sequence[str], labels: Sequence[str]) -> str:
     """The text of a label file for images below a folder, whose place it names as seen from the file."""
     import io
-    import os
 
     text = io.StringIO()
     text.write(f"{ROOT} {Path(os.path.relpath(root, file.parent)).as_posix()}\n")

@@ -26,6 +26,15 @@ def label_of_json(data: bytes) -> Label:
     return label
 
 
+def check_names(where: str, names: Sequence[str]) -> None:
+    """Refuse names of classes with half a character (surrogates), which JSON can hold and UTF-8 cannot."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"{where} has the class '{name}', which no file can hold", "rename it") from error
+
+
 def number_labels(
     where: str, found: Sequence[Label], names: Sequence[str] | None = None, classes: Sequence[str] | None = None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -49,6 +58,7 @@ def number_labels(
         names = names or classes or [str(i) for i in range(int(numbers.max()) + 1)]
     else:
         numbers, names = np.zeros(len(found), np.int64), [UNLABELLED]
+    check_names(where, names)
     if classes is None or tuple(names) == tuple(classes):
         return numbers, tuple(names)
     known = {name: i for i, name in enumerate(classes)}

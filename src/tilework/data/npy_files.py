@@ -6,17 +6,22 @@ N images | V views | H, W code grid | T codes of a sequence | K codes | C code d
 from __future__ import annotations
 
 import io
+import os
+import sys
+import warnings
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
+from typing import BinaryIO, Literal
 
 import numpy as np
 
 from tilework.core.codebook import are_synonyms
 from tilework.core.errors import InputError
-from tilework.core.files import new_directory
-from tilework.data.labels import UNLABELLED
+from tilework.core.files import new_directory, open_plain
+from tilework.data.labels import MOST_CLASSES, UNLABELLED
 from tilework.store import Store, StoreWriter
+from tilework.store.spool import LARGEST_VOCABULARY
 
 TOGETHER = 4096
 SYNONYMS = "synonyms.npy"
@@ -37,16 +42,22 @@ def read_npy(
     synonyms.npy beside the codebook, (K, n), names other codes of each, the nearest first.
     """
     ids = load_npy(path)
-    if ids.ndim not in (2, 3) or not ids.size or not np.issubdtype(ids.dtype, np.integer):
+    if ids.ndim not in (2, 3) or not ids.size or ids.dtype.kind not in "iu":
         raise InputError(f"{path} holds {ids.dtype} of shape {ids.shape}", "(N, H, W) or (N, T) integers are needed")
     if grid is not None:
-        if ids[0].size != grid[0] * grid[1]:
+        if min(grid) < 1 or ids[0].size != grid[0] * grid[1]:
             raise InputError(f"{ids[0].size} codes for a grid of {grid[0]}x{grid[1]}", "change --grid")
         ids = ids.reshape(-1, *grid)
-    table = np.zeros((int(ids.max()) + 1, 0), np.float32) if codebook is None else load_npy(codebook)
+    highest = int(ids.max()) if codebook is None else 0
+    if not 0 <= highest < LARGEST_VOCABULARY:
+        raise InputError(f"a code of {highest} in {path}", f"codes from 0 to {LARGEST_VOCABULARY - 1} can be stored")
+    table = np.zeros((highest + 1, 0), np.float32) if codebook is None else load_table(codebook)
     numbers = np.zeros(len(ids), np.int64) if labels is None else load_npy(labels)
-    if numbers.shape != (len(ids),) or not np.issubdtype(numbers.dtype, np.integer) or numbers.min() < 0:
+    if numbers.shape != (len(ids),) or numbers.dtype.kind not in "iu" or numbers.min() < 0:
         raise InputError(f"{labels} holds {numbers.dtype} of shape {numbers.shape}", f"{len(ids)} labels are needed")
+    if numbers.max() >= MOST_CLASSES:
+        what = f"labels {numbers.min()}..{numbers.max()} in {labels}"
+        raise InputError(what, f"numbers from 0 to {MOST_CLASSES - 1} are needed")
     classes = [UNLABELLED] if labels is None else [str(i) for i in range(int(numbers.max()) + 1)]
     width = len(str(len(ids)))
     synonyms = None if codebook is None else _synonyms(codebook.with_name(SYNONYMS), len(table))
@@ -97,22 +108,52 @@ def _synonyms(path: Path, codes: int) -> np.ndarray | None:
 def parse_npy(data: bytes) -> np.ndarray:
     """The array of a .npy file in memory, read-only; ValueError if its bytes do not fit its header exactly."""
     file = io.BytesIO(data)
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"version {version} of the format")
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, by_column, dtype = header(file)
-    if dtype.hasobject or not dtype.itemsize or dtype.itemsize * prod(shape) != len(data) - file.tell():
+    shape, order, dtype = _header(file)
+    if dtype.itemsize * prod(shape) != len(data) - file.tell():
         raise ValueError(f"{len(data) - file.tell()} bytes for {dtype} of shape {shape}")
-    return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if by_column else "C")
+    return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order=order)
 
 
 def load_npy(path: Path) -> np.ndarray:
     """The array of a file, mapped."""
     try:
-        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with open_plain(path) as file:
+            if file.read(2) == b"PK":
+                raise InputError(f"{path} is an archive, as of several arrays", "give a .npy file")
+            file.seek(0)
+            shape, order, dtype = _header(file)
+            left = os.fstat(file.fileno()).st_size - file.tell()
+            if dtype.itemsize * prod(shape) > left:
+                raise ValueError(f"{left} bytes for {dtype} of shape {shape}")
+            return np.memmap(file, dtype, "r", file.tell(), shape, order)
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as a numpy array", str(error)) from error
-    if not isinstance(loaded, np.ndarray):
-        raise InputError(f"{path} holds several arrays", "give a .npy file")
-    return loaded
+
+
+def load_table(path: Path) -> np.ndarray:
+    """The code vectors of a file, (K, C), mapped."""
+    table = load_npy(path)
+    if table.ndim != 2 or table.dtype.kind not in "biuf":
+        raise InputError(f"{path} holds {table.dtype} of shape {table.shape}", "(K, C) numbers are needed")
+    return table
+
+
+def _header(file: BinaryIO) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype]:
+    """Shape, order and type of the array whose file this is, left at the first value; ValueError for anything else."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files that Python 2 has written
+            version = np.lib.format.read_magic(file)
+            if version not in ((1, 0), (2, 0), (3, 0)):
+                raise ValueError(f"version {version} of the format")
+            # version 3 is 2 with fields of other alphabets, and fields are not read
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, by_column, dtype = read(file)
+    except Exception as error:  # numpy reads it as Python's own words: SyntaxError, TokenError, MemoryError, ...
+        raise ValueError(" ".join(str(error).split())[:200] or type(error).__name__) from error
+    whole = all(type(side) is int and side >= 0 for side in shape)
+    if dtype.hasobject or not dtype.itemsize or not whole:
+        raise ValueError(f"{dtype} of shape {shape}")
+    if dtype.itemsize * prod(max(side, 1) for side in shape) > sys.maxsize:  # numpy's own limit, of empty arrays too
+        raise ValueError(f"{dtype} of shape {shape}, which is too large")
+    return shape, "F" if by_column else "C", dtype

@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from tilework.core.errors import MachineError
+from tilework.core.errors import InputError, MachineError
 
 Sides = tuple[int, int]  # height, width
 IDS = 255  # objects of a layer
 SMALLEST = 1e-3  # of a side, in pixels: less is none
+LARGEST_LAYERS = 1 << 28  # bytes of the outlines of an image: a batch holds them for each of its images
+LONGEST = 1 << 20  # pixels along an outline: drawing it takes about 100 bytes for each
+MOST_BITS = 60  # of a run length; texts could hold numbers of any length
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,8 @@ class Objects:
     @staticmethod
     def of(edges: Sequence[Sequence[float]], labels: Sequence[int], ignored: Sequence[bool] | None = None) -> Objects:
         """Boxes alone."""
-        boxes = np.array(edges, np.float32).reshape(-1, 4)
         with np.errstate(over="ignore", invalid="ignore"):  # boxes without end: `inside` sets them aside
+            boxes = np.array(edges, np.float32).reshape(-1, 4)
             areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
         flags = np.zeros(len(boxes), bool) if ignored is None else np.array(ignored, bool)
         return Objects(boxes, np.array(labels, np.int64), flags, areas)
@@ -51,7 +54,8 @@ class Objects:
         height, width = sides
         low, high = np.zeros(4, np.float32), np.array([width, height, width, height], np.float32)
         finite = np.isfinite(self.edges).all(1)
-        empty = ((self.edges[:, 2:] - self.edges[:, :2]) < SMALLEST).any(1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            empty = ((self.edges[:, 2:] - self.edges[:, :2]) < SMALLEST).any(1)
         cut = np.clip(self.edges, low, high)
         outside = ((cut[:, 2:] - cut[:, :2]) < SMALLEST).any(1)
         reasons = []
@@ -62,19 +66,28 @@ class Objects:
         beyond = int((np.abs(cut[good] - self.edges[good]) > SMALLEST).any(1).sum())
         return Objects(cut, self.labels, self.ignored, self.areas, self.shapes).take(good), reasons, beyond
 
+    def check_layers(self, sides: Sides) -> None:
+        """Refuse outlines of which `layers` would be too many; they are drawn only if there can be so many."""
+        if len(self) * sides[0] * sides[1] > LARGEST_LAYERS:
+            self.layers(sides)
+
     def layers(self, sides: Sides) -> tuple[np.ndarray, np.ndarray]:
         """Outlines as maps of numbers, (L, h, w) uint8, 0 for nothing, and layer and number of each object, (M, 2).
 
-        Objects that overlap lie on different layers, the first that has room, so that a few hold them all.
+        Objects that overlap lie on different layers, the first that has room, so that a few hold them all. More
+        bytes than LARGEST_LAYERS are refused.
         """
         layers: list[np.ndarray] = []
         counts: list[int] = []
         found = np.zeros((len(self), 2), np.int64)
         for i, shape in enumerate(self.shapes):
-            mask = shape_mask(shape, sides)
+            mask = np.ascontiguousarray(shape_mask(shape, sides))  # in the order of layers, which is far faster
             free = (n for n, layer in enumerate(layers) if counts[n] < IDS and not layer[mask].any())
             n = next(free, len(layers))
             if n == len(layers):
+                if (n + 1) * mask.size > LARGEST_LAYERS:
+                    what = f"objects overlap on {n + 1} layers of {sides[0]}x{sides[1]} pixels"
+                    raise InputError(what, "make the image smaller, or leave objects out")
                 layers.append(np.zeros(sides, np.uint8))
                 counts.append(0)
             counts[n] += 1
@@ -107,6 +120,8 @@ def run_lengths(shape: dict[str, Any]) -> list[int]:
     value = shift = 0
     for letter in counts.encode() if isinstance(counts, str) else counts:
         code = letter - 48
+        if shift >= MOST_BITS:
+            raise ValueError(f"a run length of more than {MOST_BITS} bits")
         value |= (code & 31) << shift
         shift += 5
         if not code & 32:
@@ -127,7 +142,10 @@ def check_shape(shape: Any, sides: Sides) -> str:
         plain = isinstance(counts, list) and all(isinstance(count, int) for count in counts)
         if not plain and not isinstance(counts, str):
             return "its run lengths are neither numbers nor a text"
-        runs = run_lengths(shape)
+        try:
+            runs = run_lengths(shape)
+        except ValueError as error:
+            return str(error)
         if min(runs, default=-1) < 0 or sum(runs) != height * width:
             return "its run lengths do not fill the image"
         return ""
@@ -138,7 +156,17 @@ def check_shape(shape: Any, sides: Sides) -> str:
             return "a polygon has fewer than 3 points"
         if not all(isinstance(value, int | float) and abs(value) < 4 * max(sides) for value in polygon):
             return "a polygon reaches far beyond the image"
+    if sum(map(len, shape)) * 4 * max(sides) > LONGEST:  # else no edges are so long
+        length = sum(map(_length, shape))
+        if length > LONGEST:
+            return f"an outline of {length:.0f} pixels: at most {LONGEST} are drawn"
     return ""
+
+
+def _length(polygon: list[float]) -> float:
+    """Pixels along its edges, as they are drawn."""
+    points = np.array(polygon, np.float64).reshape(-1, 2)
+    return float(np.abs(points - np.roll(points, 1, 0)).max(1).sum())
 
 
 def coco_masks() -> Any:

@@ -26,7 +26,7 @@ from PIL import Image
 from tilework.core.errors import InputError
 from tilework.data.class_mask import VOID
 from tilework.data.file_list import FileList, lies_below
-from tilework.data.image_files import SUFFIXES, open_stored
+from tilework.data.image_files import SUFFIXES, open_stored, tiles
 from tilework.data.image_folder import ImageFolder
 
 NAMES, SETTINGS, ADE = "classes.txt", "dataset.json", "objectInfo150.txt"
@@ -84,13 +84,18 @@ class PairFolder(ImageFolder):
         with open_stored(path) as image:
             if image.mode not in ("L", "P", "1", "I", "I;16"):
                 raise ValueError(f"its mask is a picture of mode {image.mode}, not of class numbers")
-            mask = np.asarray(image).astype(np.int64)
-        if sides is not None and mask.shape != sides:
-            (h, w), (height, width) = mask.shape, sides
-            raise ValueError(f"its mask has {h}x{w} pixels, the image {height}x{width}")
-        if mask.min(initial=0) < 0 or mask.max(initial=0) > LARGEST_NUMBER:
-            raise ValueError(f"its mask has numbers beyond {LARGEST_NUMBER}")
-        return self.numbers.read(mask)
+            image.load()  # which turns a TIFF, and its sides
+            h, w = image.height, image.width
+            if sides is not None and sides != (h, w):
+                height, width = sides
+                raise ValueError(f"its mask has {h}x{w} pixels, the image {height}x{width}")
+            found = np.empty((h, w), np.uint8)
+            for left, top, tile in tiles(image):
+                mask = np.asarray(tile).astype(np.int64)
+                if mask.min() < 0 or mask.max() > LARGEST_NUMBER:
+                    raise ValueError(f"its mask has numbers beyond {LARGEST_NUMBER}")
+                found[top : top + tile.height, left : left + tile.width] = self.numbers.read(mask)
+        return found
 
     @property
     def mask_bytes(self) -> int:
@@ -128,7 +133,8 @@ Found = tuple[Path, list[tuple[Path, Path | None]], int, Numbers]  # root, pairs
 def _find(path: Path) -> Found | None:
     if path.suffix == ".csv" and path.is_file():
         return _listed(path)
-    if path.suffix == ".txt" and path.parent.name == "Segmentation" and path.is_file():
+    whole = path.absolute()  # '.' has neither a name nor folders above it
+    if path.suffix == ".txt" and whole.parent.name == "Segmentation" and path.is_file():
         return _voc(path)
     if not path.is_dir():
         return None
@@ -142,10 +148,11 @@ def _find(path: Path) -> Found | None:
             if set(parts) >= {"training", "validation"}:
                 raise InputError(f"{path} holds parts ({', '.join(parts)})", f"give {path / 'images' / parts[0]}")
             return _beside(path, path / "images", path / name, _describe(path))
-    if path.parent.name == "images" and (path.parents[1] / "annotations" / path.name).is_dir():
-        return _beside(path, path, path.parents[1] / "annotations" / path.name, _describe(path))
-    annotated = path.with_name(f"{path.name}annot")
-    if annotated.is_dir():
+    annotated = whole.parent.parent / "annotations" / whole.name
+    if whole.parent.name == "images" and annotated.is_dir():
+        return _beside(path, path, annotated, _describe(path))
+    annotated = whole.parent / f"{whole.name}annot"
+    if whole.name and annotated.is_dir():
         return _beside(path, path, annotated, _describe(path, Numbers(CAMVID, (len(CAMVID),))))
     return None
 
@@ -166,15 +173,20 @@ def _pictures(folder: Path) -> Iterator[Path]:
 
 
 def _voc(path: Path) -> Found:
-    root, names = path.parents[2], voc_names(path)
+    root, names = voc_root(path), voc_names(path)
     folders = (root / "JPEGImages", root / "SegmentationClass")
     pairs = [(folders[0] / f"{name}.jpg", folders[1] / f"{name}.png") for name in names]
     return folders[0], [(image, mask if mask.is_file() else None) for image, mask in pairs], 0, Numbers(VOC)
 
 
+def voc_root(path: Path) -> Path:
+    """The folder with all parts of VOC, three above a list of names in it; no higher than '/'."""
+    return path.absolute().parent.parent.parent
+
+
 def voc_names(path: Path) -> list[str]:
     """Names of images in a list of VOC."""
-    names = [line.split()[0] for line in _lines(path) if line.strip()]
+    names = [line.split()[0] for line in lines_of(path) if line.strip()]
     if strange := next((name for name in names if "/" in name or not lies_below(f"{name}.jpeg")), None):
         raise InputError(f"{path} has the name '{strange}'", "give names of images without folders")
     if not names:
@@ -205,12 +217,12 @@ def _listed(path: Path) -> Found | None:
 
 def _describe(root: Path, known: Numbers | None = None) -> Numbers:
     """Names and numbers of classes as files in a folder, or above it, say; `known` where none does."""
-    near = [root, *root.parents[:2]]
+    near = [root, *root.absolute().parents[:2]]
     numbers = known
     if names := _first(near, NAMES):
-        numbers = replace(known or Numbers(()), classes=tuple(line.strip() for line in _lines(names) if line.strip()))
+        numbers = replace(known or Numbers(()), classes=tuple(line.strip() for line in lines_of(names) if line.strip()))
     elif ade := _first(near, ADE):
-        rows = [line.split("\t") for line in _lines(ade)[1:] if line.strip()]
+        rows = [line.split("\t") for line in lines_of(ade)[1:] if line.strip()]
         numbers = Numbers(tuple(row[-1].split(",")[0].strip() for row in rows), (), -1)
     if numbers is None:
         hint = f'write the names of the classes, one a line, and {SETTINGS} {{"void": [...]}} where numbers have none'
@@ -234,7 +246,8 @@ def _first(folders: Sequence[Path], name: str) -> Path | None:
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
-def _lines(path: Path) -> list[str]:
+def lines_of(path: Path) -> list[str]:
+    """The lines of a text."""
     try:
         return path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,22 +1,25 @@
 """Parquet files, read a row group at a time: what a footer claims is bounded before anything is read by it.
 
 Page checksums are verified where the file has them. A lying page can still ask for as much as the format allows one
-page, 2 GiB; no more of it is read.
+page, 2 GiB, and a footer that lies about sizes for a value of it in each row decoded in one call; no more is read.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tilework.core.errors import DamageError, InputError, MachineError
+from tilework.core.files import open_plain
 
 LARGEST_GROUP = 1 << 30  # bytes of a row group once unpacked, in the columns that are read
 ROWS_PER_BYTE = 16  # of the file: more rows than that cannot have names of their own
 TOGETHER = 64  # rows decoded in one call
+PORTION = 1 << 28  # bytes that those rows may become, if there are several
 
 
 @contextmanager
@@ -28,14 +31,15 @@ def open_parquet(path: Path) -> Iterator[Any]:
     except ImportError as error:
         raise MachineError("Parquet files need pyarrow", "pip install 'tilework[parquet]'") from error
     try:
-        size = path.stat().st_size
+        with open_plain(path) as plain:
+            size = plain.seek(0, os.SEEK_END)
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             if file.metadata.num_rows > ROWS_PER_BYTE * size:
                 raise DamageError(f"{path} claims {file.metadata.num_rows} rows in {size} bytes", "restore it")
             yield file
     except FileNotFoundError as error:
         raise InputError(f"{path} cannot be read", "there is no such file") from error
-    except (pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, MemoryError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DamageError(f"{path} cannot be read as Parquet", f"restore it ({reason})") from error
 
@@ -48,8 +52,11 @@ def read_group(file: Any, group: int, columns: Sequence[str]) -> Any:
     batches = []
     metadata = file.metadata.row_group(group)
     chunks = [metadata.column(i) for i in range(metadata.num_columns)]
-    claimed = sum(c.total_uncompressed_size for c in chunks if _among(c.path_in_schema, columns))
-    for batch in () if claimed > LARGEST_GROUP else file.iter_batches(TOGETHER, [group], list(columns), False):
+    read = [chunk for chunk in chunks if _among(chunk.path_in_schema, columns)]
+    claimed = sum(max(chunk.total_uncompressed_size, chunk.num_values) for chunk in read)
+    longest = sum(chunk.total_uncompressed_size for chunk in read if chunk.physical_type.endswith("BYTE_ARRAY"))
+    together = min(TOGETHER, max(1, PORTION // max(1, longest)))  # each row may repeat the longest value there is
+    for batch in () if claimed > LARGEST_GROUP else file.iter_batches(together, [group], list(columns), False):
         held += batch.nbytes
         if held > LARGEST_GROUP:
             break

@@ -103,8 +103,8 @@ class ParquetImages:
             if group not in self._held:
                 number, inside, _ = self._groups[group].tolist()
                 with open_parquet(self.paths[number]) as file:
-                    table = read_group(file, inside, [self._column])
-                self._held[group] = (table.flatten() if self._column == "image.bytes" else table).column(0)
+                    images = read_group(file, inside, [self._column]).column("image")  # others may be named image.bytes
+                    self._held[group] = images.flatten()[0] if self._column == "image.bytes" else images
                 while len(self._held) > self._most:
                     self._held.popitem(last=False)
             self._held.move_to_end(group)

@@ -22,8 +22,9 @@ import torch
 
 from tilework.core.codebook import are_synonyms
 from tilework.core.errors import DamageError, InputError
-from tilework.core.files import new_directory
+from tilework.core.files import new_directory, read_plain
 from tilework.core.torch_files import read_torch
+from tilework.data.labels import number_labels
 from tilework.data.npy_files import parse_npy
 from tilework.store import Store, StoreWriter
 from tilework.store.escape_gzip import escape, pack, unescape, unpack
@@ -57,14 +58,13 @@ def read_seit(
     synonyms = _synonyms(next((p for p in (folder / n for n in SYNONYMS) if p.exists()), None), len(codebook))
     symbols = _unpack(folder / f"{name}-token.data.bin.gz")
     offsets = _offsets(folder / f"{name}-token.index.npy.gz")
-    labels = _labels(folder / f"{name}-label.txt", len(offsets) - 1)
+    labels, classes = _labels(folder / f"{name}-label.txt", len(offsets) - 1)
     width = len(str(len(labels)))
-    classes = [str(i) for i in range(int(labels.max()) + 1)]
     with StoreWriter(out, codebook, classes, codec, licence=licence, synonyms=synonyms) as writer:
         for start in range(0, len(labels), TOGETHER):
             cut = offsets[start : start + TOGETHER + 1]
             ids = unescape(symbols[cut[0] : cut[-1]], cut - cut[0])
-            if ids.shape[1] != grid[0] * grid[1]:
+            if min(grid) < 1 or ids.shape[1] != grid[0] * grid[1]:
                 raise InputError(f"images of {ids.shape[1]} codes for a grid of {grid[0]}x{grid[1]}", "change --grid")
             numbers = range(start, start + len(ids))
             writer.add(ids.reshape(-1, *grid), labels[start : start + len(ids)], [f"{i:0{width}d}" for i in numbers])
@@ -102,7 +102,7 @@ def write_seit(
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_plain(path)
     except OSError as error:
         raise InputError(f"{path} cannot be read", str(error)) from error
 
@@ -121,19 +121,20 @@ def _offsets(path: Path) -> np.ndarray:
         offsets = parse_npy(_unpack(path).tobytes())
     except ValueError as error:
         raise DamageError(f"{path} is not a numpy array", f"restore it ({error})") from error
-    if offsets.ndim != 1 or len(offsets) < 2 or not np.issubdtype(offsets.dtype, np.integer) or offsets.min() < 0:
+    if offsets.ndim != 1 or len(offsets) < 2 or offsets.dtype.kind not in "iu" or offsets.min() < 0:
         raise DamageError(f"{path} holds no offsets", f"an array of {offsets.dtype} with shape {offsets.shape}")
     return offsets.astype(np.int64)
 
 
-def _labels(path: Path, count: int) -> np.ndarray:
+def _labels(path: Path, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Class number of each image, (N,) int64, and the classes."""
     try:
-        labels = np.array([int(line) for line in _bytes(path).split()], np.int64)
+        found = [int(line) for line in _bytes(path).split()]
     except ValueError as error:
         raise InputError(f"{path} holds something else than integers", str(error)) from error
-    if len(labels) != count or labels.min() < 0:
-        raise InputError(f"{path} has {len(labels)} labels for {count} images", "one number from 0 each is needed")
-    return labels
+    if len(found) != count:
+        raise InputError(f"{path} has {len(found)} labels for {count} images", "one number from 0 each is needed")
+    return number_labels(str(path), found)
 
 
 def _codebook(path: Path) -> np.ndarray:
@@ -142,7 +143,15 @@ def _codebook(path: Path) -> np.ndarray:
     tables = [t for t in tensors if isinstance(t, torch.Tensor) and t.ndim == 2]
     if len(tables) != 1:
         raise InputError(f"{path} does not hold one (K, C) table", f"it holds {len(tables)}")
-    return tables[0].float().numpy()
+    (table,) = tables
+    try:
+        if table.is_complex():
+            raise TypeError("complex numbers")
+        wide = table if table.dtype == torch.float64 else table.float()  # a spool refuses what float32 cannot hold
+        return wide.numpy(force=True)
+    except (RuntimeError, TypeError) as error:  # sparse, quantised, or without values
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path} holds no plain table", f"save it as a tensor of real numbers ({reason})") from error
 
 
 def _synonyms(path: Path | None, codes: int) -> np.ndarray | None:
@@ -152,7 +161,8 @@ def _synonyms(path: Path | None, codes: int) -> np.ndarray | None:
     try:
         found = {int(code): [int(one) for one in near] for code, near in json.loads(_bytes(path)).items()}
         rows = [[one for one in found[code] if one != code] for code in range(codes)]
-        table = np.array([row[: min(map(len, rows))] for row in rows], np.int32)
+        least = min(map(len, rows))
+        table = np.array([row[:least] for row in rows], np.int32)
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
         raise InputError(f"{path} does not name synonyms of all {codes} codes", f"remove it ({error})") from error
     if len(found) != codes or not are_synonyms(table, codes):

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 
 from tilework.core.errors import DamageError, InputError
+from tilework.core.files import open_plain
 from tilework.data.labels import Label, label_of_json
 
 LARGEST_HEADER = 1 << 20  # bytes of one member's headers
 LARGEST_MEMBER = 1 << 28  # bytes
 LARGEST_LABEL = 1 << 20
 MOST_MEMBERS = 1 << 26  # of all tar files together
+MOST_GLOBAL = 256  # headers that hold for all members; tarfile gives each member a copy of them
 PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 
 
@@ -55,7 +57,7 @@ class TarIndex:
 def read_at(path: Path, offset: int, size: int) -> bytes:
     """Some bytes of a file."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             file.seek(offset)
             data = file.read(size)
     except OSError as error:
@@ -133,7 +135,7 @@ def _label(path: Path, parts: dict[str, Member]) -> Label:
 def walk(path: Path) -> Iterator[Member]:
     """Plain files of a tar file, by its headers alone; it must have an end mark, and no tricks."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
             start = file.read(8)
@@ -143,6 +145,9 @@ def walk(path: Path) -> Iterator[Member]:
             headers: Any = _Headers(file)
             tar = tarfile.open(fileobj=headers, mode="r:")  # noqa: SIM115 (there is nothing to close)
             while (info := tar.next()) is not None:
+                if len(tar.pax_headers) > MOST_GLOBAL:
+                    what = f"{path} has {len(tar.pax_headers)} global headers"
+                    raise InputError(what, f"at most {MOST_GLOBAL} are read")
                 if not info.isdir():
                     yield _member(path, info, size)
                 tar.members.clear()  # type: ignore[attr-defined]

@@ -97,7 +97,7 @@ class TarTokens:
                 except ValueError as error:
                     raise InputError(f"'{self.keys[i]}' in {self.where} is no numpy array", str(error)) from error
                 shape = shape or ids.shape
-                if ids.shape != shape or not ids.size or not np.issubdtype(ids.dtype, np.integer):
+                if ids.shape != shape or not ids.size or ids.dtype.kind not in "iu":
                     what = f"'{self.keys[i]}' in {self.where} holds {ids.dtype} of shape {ids.shape}"
                     raise InputError(what, f"integers of shape {shape} are needed")
                 held.append(ids)

@@ -24,7 +24,7 @@ from tilework.core.config import decode
 from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.files import sha256, write
 from tilework.data.labels import Label, number_labels
-from tilework.data.npy_files import load_npy
+from tilework.data.npy_files import load_table
 from tilework.store import Store, StoreWriter
 from tilework.store.manifest import Frame, with_frame
 from tilework.store.spool import LARGEST_VOCABULARY
@@ -34,6 +34,8 @@ FORMAT = "tilework tokens"
 VERSION = 1
 TOGETHER = 1024  # images
 LARGEST_TABLE = 1 << 28  # numbers of a codebook
+FREE_TABLE = 1 << 26  # numbers for all codes of a tokenizer, whose file holds only those in use: 262,144 codes of 256
+MOST_TIMES = 64  # as many as the file holds, for larger ones: a few bytes must not claim gigabytes
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def store_tokens(
         highest = max(int(ids.max(initial=0)) for ids in tokens.batches()) if codebook is None else 0
         if highest >= LARGEST_VOCABULARY:
             raise InputError(f"a code of {highest} in {where}", f"at most {LARGEST_VOCABULARY} codes can be stored")
-        table = np.zeros((highest + 1, 0), np.float32) if codebook is None else load_npy(codebook)
+        table = np.zeros((highest + 1, 0), np.float32) if codebook is None else load_table(codebook)
         used = np.arange(len(table))
     else:
         table, used, synonyms = _codebook(tokens.where, told)
@@ -167,7 +169,7 @@ def store_tokens(
     with StoreWriter(out, table, classes, codec, **settings) as writer:
         for ids in tokens.batches():
             shape = told.shape if told else grid or ids.shape[1:]
-            if ids[0].size != prod(shape):
+            if min(grid or (1,)) < 1 or ids[0].size != prod(shape):
                 raise InputError(f"{ids[0].size} codes for a grid of {shape}", "change --grid")
             if not 0 <= ids.min() <= ids.max() < len(used):
                 raise InputError(f"codes {ids.min()}..{ids.max()} in {where}", f"0..{len(used) - 1} are known")
@@ -197,8 +199,10 @@ def _codebook(where: Path, told: Description) -> tuple[np.ndarray, np.ndarray, n
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DamageError(f"{path} cannot be read", f"restore it ({error})") from error
     count = max(told.tokenizer_codes, int(used.max()) + 1)
-    if count > LARGEST_VOCABULARY or count * book.shape[1] > LARGEST_TABLE:
+    if count > LARGEST_VOCABULARY or count * book.shape[1] > _most(book):
         raise DamageError(f"{path} is of {count} codes of {book.shape[1]} numbers", "so many cannot be stored")
+    if synonyms is not None and count * synonyms.shape[1] > _most(synonyms):
+        raise DamageError(f"{path} is of {count} codes with {synonyms.shape[1]} synonyms", "so many cannot be stored")
     table = np.zeros((count, book.shape[1]), np.float32)
     table[used] = book
     if synonyms is None:
@@ -206,3 +210,8 @@ def _codebook(where: Path, told: Description) -> tuple[np.ndarray, np.ndarray, n
     every = np.tile((np.arange(count, dtype=np.int32)[:, None] + 1) % count, (1, synonyms.shape[1]))  # unused codes
     every[used] = used[synonyms]
     return table, used, every
+
+
+def _most(table: np.ndarray) -> int:
+    """Numbers that a table may become when it is given rows for all codes of the tokenizer."""
+    return min(LARGEST_TABLE, max(FREE_TABLE, MOST_TIMES * table.size))

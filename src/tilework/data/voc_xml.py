@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from xml.parsers import expat
 
+from tilework.core.files import read_plain
+
 LARGEST = 1 << 24  # bytes of a file
 DEEPEST = 16
 Box = tuple[str, tuple[float, float, float, float], bool]  # name, edges, whether it is difficult
@@ -13,11 +15,10 @@ Box = tuple[str, tuple[float, float, float, float], bool]  # name, edges, whethe
 def read_voc(path: Path) -> tuple[list[Box], tuple[int, int] | None]:
     """Boxes of an image, edges from 0, exclusive, and its height and width where the file says them.
 
-    A document type is refused, so no entity is ever resolved. Problems are ValueErrors: the image is set aside.
+    A document type is refused, so no entity is ever resolved. Problems are ValueErrors and OSErrors: the image is set
+    aside.
     """
-    if path.stat().st_size > LARGEST:
-        raise ValueError(f"{path.name} is larger than {LARGEST} bytes")
-    values = _values(path.read_bytes(), path.name)
+    values = _values(read_plain(path, LARGEST), path.name)
     boxes: list[Box] = []
     for one in values.get("annotation/object", []):
         edges = [_number(one, f"bndbox/{name}", path) for name in ("xmin", "ymin", "xmax", "ymax")]
@@ -66,6 +67,6 @@ def _values(data: bytes, name: str) -> dict[str, list[dict[str, str]]]:
     parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = text.append, refuse
     try:
         parser.Parse(data, True)
-    except expat.ExpatError as error:
+    except (expat.ExpatError, LookupError) as error:  # LookupError: no such encoding
         raise ValueError(f"{name} is no XML ({error})") from error
     return found

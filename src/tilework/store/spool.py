@@ -100,16 +100,17 @@ class Spool:
         if len(plan.grid) not in (1, 2, 3) or min(plan.grid) < 1 or plan.views < 1:
             what = f"the code grid is {plan.grid}, with {plan.views} views"
             raise InputError(what, "one to three positive dimensions and at least one view are needed")
+        vectors = _vectors(codebook)
         if (path / "plan.json").is_file() and (path / "codebook.safetensors").is_file():
             found = Spool.open(path)
             before = replace(found.plan, original_bytes=plan.original_bytes)  # a file may have been repaired since
-            if before != plan or not np.array_equal(found.codebook, codebook.astype(np.float32)):
+            if before != plan or not np.array_equal(found.codebook, vectors):
                 what = f"{path} holds codes of other images, or of another tokenizer or settings"
                 raise OutputError(what, "remove it or choose another output")
             return found
         if synonyms is not None and not are_synonyms(synonyms, len(codebook)):
             raise InputError("synonyms that do not fit the codebook", "name other codes of it for each, as int32")
-        tensors = {"codebook": np.ascontiguousarray(codebook, np.float32)}
+        tensors = {"codebook": vectors}
         tensors |= {} if synonyms is None else {"synonyms": np.ascontiguousarray(synonyms)}
         write(path / "codebook.safetensors", save(tensors))
         write_json(path / "plan.json", asdict(plan))
@@ -136,7 +137,7 @@ class Spool:
         if not (self.path / "plan.json").is_file():
             raise OutputError(f"{self.path} is gone", "another process has sealed or removed it")
         shape = (plan.views, *plan.grid) if plan.views > 1 else plan.grid
-        if ids.shape[1:] != shape or not np.issubdtype(ids.dtype, np.integer):
+        if ids.shape[1:] != shape or ids.dtype.kind not in "iu":
             raise InputError(f"ids of shape {ids.shape} and type {ids.dtype}", f"(B, {str(shape)[1:]} integers needed")
         for name, values in columns.items():
             entry_of(name, values)
@@ -208,3 +209,14 @@ class Spool:
 
     def _file(self, number: int) -> Path:
         return self.path / f"{PARTS}/{number:05d}.part"
+
+
+def _vectors(codebook: np.ndarray) -> np.ndarray:
+    """Code vectors as they are stored, float32; what would become infinite or lose a part is refused."""
+    if codebook.dtype.kind not in "biuf":
+        raise InputError(f"the codebook holds {codebook.dtype}", "real numbers are needed")
+    try:
+        with np.errstate(over="raise", invalid="ignore"):
+            return np.ascontiguousarray(codebook, np.float32)
+    except FloatingPointError as error:
+        raise InputError("the codebook holds numbers that are too large", "at most 3.4e38 can be stored") from error
