@@ -318,3 +318,10 @@ def test_what_a_killed_writer_left_is_cleared(tmp_path: Path) -> None:
     Spool.create(spool_of(tmp_path / "y.tok"), Plan(8, (2, 2), ("a", "b")), np.zeros((8, 2), np.float32))
     assert len(write(tmp_path / "y.tok", zeros(4))) == 4  # of an earlier version, or half removed
     assert sorted(file.name for file in tmp_path.iterdir()) == ["x.tok", "y.tok"]
+
+
+@pytest.mark.parametrize("kind", ["float32", "bool", "timedelta64[s]", "complex64", "U1"])
+def test_codes_that_are_no_integers_are_refused(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(InputError, match="integers are needed"):
+        write(tmp_path / "x.tok", zeros().astype(kind))
+    assert left(tmp_path) == []

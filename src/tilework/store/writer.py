@@ -97,7 +97,7 @@ class StoreWriter:
         """Append images with their columns. ids: (B, H, W), (B, H, W, C) or (B, T) integers; (B, V, ...) with views."""
         grid = ids.shape[1 + (self.views > 1) :]
         views = ids.shape[1] if self.views > 1 and ids.ndim > 1 else 1
-        if len(grid) not in (1, 2, 3) or 0 in grid or views != self.views or not np.issubdtype(ids.dtype, np.integer):
+        if len(grid) not in (1, 2, 3) or 0 in grid or views != self.views or ids.dtype.kind not in "iu":
             raise InputError(f"ids of shape {ids.shape} and type {ids.dtype}", "(B, H, W) integers are needed")
         if not len(ids) == len(labels) == len(keys):
             raise InputError(f"{len(ids)} images with {len(labels)} labels and {len(keys)} keys", "give one each")
