@@ -164,6 +164,11 @@ def test_code_grid_that_is_no_whole_number_of_patches_is_refused(grid: tuple[int
         TokenPatchStemConfig().build(3, grid, 8)
 
 
+def test_pooled_codes_are_refused_by_their_name() -> None:
+    with pytest.raises(ConfigError, match=r"1x1 has no even sides.*pooled codes have no positions: use linear_cpu"):
+        TokenStemConfig().build(32, (1, 1), 8)
+
+
 @pytest.mark.parametrize("grid", [(27, 28), (28, 27)])
 def test_code_grid_that_cannot_be_halved_is_refused(grid: tuple[int, int]) -> None:
     with pytest.raises(ConfigError, match=f"{grid[0]}x{grid[1]} has no even sides.*linear_cpu"):

@@ -163,6 +163,8 @@ class TokenStem(Stem):
     def __init__(self, code_dim: int, grid: tuple[int, int], width: int) -> None:
         if grid[0] % 2 or grid[1] % 2:
             hint = "crop it, or use a recipe for such codes: linear_cpu takes any, teacher_vit_cpu 7x7"
+            if grid == (1, 1):
+                hint = "pooled codes have no positions: use linear_cpu, or tokenize with a tokenizer of your own"
             raise ConfigError(f"a code grid of {grid[0]}x{grid[1]} has no even sides, which this stem needs", hint)
         super().__init__((grid[0] // 2, grid[1] // 2), width, stride=2)
         self.proj = nn.Conv2d(code_dim, width, kernel_size=4, stride=2, padding=1)
