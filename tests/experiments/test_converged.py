@@ -6,6 +6,8 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from small_data import write_store
 from tilework.augment import Embed
 from tilework.cli.main import main
 from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.core.files import locked
 from tilework.data import TokenSource
 from tilework.experiments import runner
 from tilework.experiments.converged import ConvergedTable, markdown
@@ -104,6 +107,39 @@ def test_a_table_goes_on_from_its_results_alone(data: Path, tmp_path: Path, titl
     assert all(title.startswith("b ") for title in titles)
     assert after["rows"][0]["top1"] == before["rows"][0]["top1"]
     assert [t for t in after["trials"] if t["row"] == "a"] == before["trials"]
+
+
+def test_processes_with_other_rows_of_one_table_wait_for_each_other(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever one writes its results, another holds the table for a moment."""
+    one, held = table(data, tmp_path / "t", "a: first"), 0
+    real = ConvergedTable._report
+
+    def report(self: ConvergedTable, *given: Any) -> Any:
+        nonlocal held
+        there = Event()
+
+        def hold() -> None:
+            with locked(tmp_path / "t", wait=True):
+                there.set()
+                sleep(0.05)
+
+        other = Thread(target=hold)
+        other.start()
+        there.wait()
+        held += 1
+        found = real(self, *given)
+        other.join()
+        return found
+
+    monkeypatch.setattr(ConvergedTable, "_report", report)
+    results = one.run()
+    assert held == 4  # three runs, and the end
+    assert results["rows"][0]["seeds"] == [0, 1]
+    held = 0
+    table(data, tmp_path / "t", "a: first").run()
+    assert held == 1  # nothing was trained: no table is written for each run that is known
 
 
 def test_seeds_can_be_added_later_and_not_taken_away(data: Path, tmp_path: Path, titles: list[str]) -> None:

@@ -193,7 +193,7 @@ class ConvergedTable(Table):
             raise DamageError(f"{file} is malformed", f"restore it ({error})") from error
 
     def _report(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> Plain:
-        with locked(self.out):  # another process may have more of them
+        with locked(self.out, wait=True):  # another process may have more of them, and may be writing them now
             rows = self._with_earlier(rows)
             outcomes = list({**self._known(rows), **{o.trial.directory: o for o in outcomes}}.values())
             results = self._results(rows, outcomes)

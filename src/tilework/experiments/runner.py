@@ -129,7 +129,7 @@ def run_trials(
 ) -> list[Outcome]:
     """Run all trials; several processes with the same list share them.
 
-    after: called with all outcomes so far. then: further trials that the outcomes so far ask for. known: outcomes of
+    after: called with all outcomes so far, when one was added that is not known. then: further trials that the outcomes so far ask for. known: outcomes of
     runs whose directories may be gone.
     """
     done: dict[Path, Outcome] = {}
@@ -140,8 +140,11 @@ def run_trials(
             return [done[trial.directory] for trial in queue]
         before = len(done)
         for trial in left:
+            if known and trial.directory in known:
+                done[trial.directory] = known[trial.directory]
+                break
             try:
-                done[trial.directory] = (known or {}).get(trial.directory) or run_trial(trial, out, device, quiet)
+                done[trial.directory] = run_trial(trial, out, device, quiet)
             except InUseError:
                 continue  # another process runs it
             after(list(done.values()))
