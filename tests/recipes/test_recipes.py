@@ -296,7 +296,7 @@ def test_chains_that_do_not_fit_are_refused(store: Path, images: Path, tmp_path:
     with pytest.raises(ConfigError, match="evaluation"):
         refuse(replace(small(), evaluation=()), store, out)
     with pytest.raises(
-        ConfigError, match=r"trains on a token store, but .*images is an image folder: run 'tilework tok"
+        ConfigError, match=r"trains on a token store, but .*images is an image folder: use one of .* tilework tok"
     ):
         refuse(small(), images, out)
     with pytest.raises(ConfigError, match="9x9 does not fit a grid of 8x8"):

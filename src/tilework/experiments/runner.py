@@ -129,8 +129,8 @@ def run_trials(
 ) -> list[Outcome]:
     """Run all trials; several processes with the same list share them.
 
-    after: called with all outcomes so far, when one was added that is not known. then: further trials that the outcomes so far ask for. known: outcomes of
-    runs whose directories may be gone.
+    after: called with all outcomes so far, when one was added that is not known. then: further trials that the
+    outcomes so far ask for. known: outcomes of runs whose directories may be gone.
     """
     done: dict[Path, Outcome] = {}
     while True:
