@@ -87,14 +87,14 @@ def effect_chart(effects: Sequence[Effect]) -> bytes:
         y = min(y for y, one in zip(rows, effects, strict=True) if one.group == group) - 1
         axes.text(-0.02, y, group, transform=axes.get_yaxis_transform(), va="center", ha="right", weight="bold")
     for colour, mark, inside, label in (
-        (BLUE, "o", BLUE, "ours, with 95 % interval: told from nothing"),
-        (BLUE, "o", "white", "ours: not told from nothing"),
+        (BLUE, "o", BLUE, "ours: the 95 % interval leaves out zero"),
+        (BLUE, "o", "white", "ours: it does not"),
         (ORANGE, "D", ORANGE, "paper (ImageNet, its own network)"),
     ):
         axes.plot([], [], mark, color=colour, markerfacecolor=inside, label=label)
     axes.axvline(0, color="0.6", linewidth=0.8)
-    labels = [f"{one.name} over {one.base}  ({one.on})" for one in effects]
-    axes.set(yticks=rows, yticklabels=labels, xlabel="points of accuracy added")
+    labels = [f"{one.name} against {one.base}  ({one.on})" for one in effects]
+    axes.set(yticks=rows, yticklabels=labels, xlabel="difference in points of accuracy")
     axes.tick_params(axis="y", length=0, labelsize=8)
     axes.set_ylim(len(effects) + len(groups) - 0.3, -0.7)
     figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=3)
