@@ -26,10 +26,17 @@ def frontier(
 ) -> None:
     """Measure accuracy against bytes per image on your images: the Pareto front.
 
-    Codes of a teacher's map (codes:K, codes:KxG for G codes a position, kmeans:K without error diffusion, vit:K with a
-    small ViT), its pooled features (float16, int8, pq:BYTES, rounded:STEP to so many deviations of a channel), small
-    files (jpeg:SIDE:QUALITY, webp, avif), pixels (pixels:RECIPE), codes of a tokenizer of your own with SeiT's recipe
-    (tokens:TOKENIZER), and what 'tilework start' keeps (box:pooled, box:corners).
+    A teacher is a frozen network whose features are kept, by default that of the tokenizer in the package. A row is:
+      box:pooled, box:corners  what 'tilework start' keeps, of one view of each image or of five
+      float16, int8            the teacher's pooled features as numbers
+      rounded:STEP             each channel rounded to steps of so many deviations
+      pq:BYTES                 product quantisation to so many bytes
+      codes:K, codes:KxG       grid of K codes, or of G codes at each position, and a linear classifier
+      kmeans:K                 the same without error diffusion
+      vit:K                    a small ViT on the grid of K codes
+      tokens:TOKENIZER         codes of a tokenizer of your own, with SeiT's recipe
+      jpeg:SIDE:QUALITY        small image files, and a small ViT on their pixels; also webp, avif
+      pixels:RECIPE            the images as they are
     Writes table.md, results.json and frontier.png after every row. Repeat the command to resume, or to add rows.
 
     Try:
