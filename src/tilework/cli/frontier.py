@@ -26,7 +26,9 @@ def frontier(
 ) -> None:
     """Measure accuracy against bytes per image on your images: the Pareto front.
 
-    A teacher is a frozen network whose features are kept, by default that of the tokenizer in the package. A row is:
+    A teacher is a frozen network whose features are kept, by default that of the tokenizer in the package.
+    Writes table.md, results.json and frontier.png after every row. Repeat the command to resume, or to add rows. A row
+    is:
       box:pooled, box:corners  what 'tilework start' keeps, of one view of each image or of five
       float16, int8            the teacher's pooled features as numbers
       rounded:STEP             each channel rounded to steps of so many deviations
@@ -37,7 +39,6 @@ def frontier(
       tokens:TOKENIZER         codes of a tokenizer of your own, with SeiT's recipe
       jpeg:SIDE:QUALITY        small image files, and a small ViT on their pixels; also webp, avif
       pixels:RECIPE            the images as they are
-    Writes table.md, results.json and frontier.png after every row. Repeat the command to resume, or to add rows.
 
     Try:
       tilework frontier photos/train --val photos/val --out frontier
