@@ -165,9 +165,9 @@ def test_layouts_differ_between_places_from_the_start() -> None:
 
 
 @pytest.mark.parametrize("name", ["deit_ti", "pvt_small", "pvt_v2_b2", "swin_t", "t2t_vit_14", "convnext_t"])
-def test_networks_leave_the_wide_start_as_it_is(name: str) -> None:
+def test_networks_leave_the_start_as_it_is(name: str) -> None:
     config: Any = small(name)
-    model = replace(config, stem=MotoStemConfig(config.stem, channels=64)).build(3, (64, 64), 5)
+    model = replace(config, stem=MotoStemConfig(config.stem, channels=64, spread=3.0)).build(3, (64, 64), 5)
     (moto,) = (m for m in model.modules() if isinstance(m, Moto))
     assert moto.feature.weight.std().item() == pytest.approx(3 / (TEMPERATURE * 8), rel=0.15)
 

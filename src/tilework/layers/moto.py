@@ -1,8 +1,8 @@
 """Modulation across tokens: normalise each region of a map by its own statistics (Good tokenizers, eqs. 3 to 5).
 
 Means and deviations are weighted by the layout; with one entity, or all of them everywhere alike, that is instance
-normalisation. As in other norms, epsilon stands beside the variance. The scores f(X) start wide, our choice: with a
-narrow start the temperature leaves the layout nearly uniform, and MoTo close to instance norm (docs/results.md).
+normalisation. As in other norms, epsilon stands beside the variance. The scores f(X) start narrow, so that MoTo
+begins as instance normalisation and learns its layout; a wide start costs accuracy when converged (docs/results.md).
 
 B batch | C channels | H, W grid | P = H W positions | n entities | c = C / 8
 """
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from tilework.layers.readings import Watched
 
 TEMPERATURE = 0.1
+SPREAD = 0.01  # of the layout's first scores; a 1x1 convolution as torch starts it has 0.06
 CACHED = 1 << 18  # numbers; about a dozen maps of them are needed at once
 NOTED = 64  # positions of each image, about, whose entropy is logged: that of all would take as long as the softmax
 
@@ -25,7 +26,7 @@ NOTED = 64  # positions of each image, about, whose entropy is logged: that of a
 class EntityScores(nn.Module):
     """f: on maps of deviation 1 its scores, times the temperature, start with deviation `spread`."""
 
-    # a 1x1 convolution, but no nn.Conv2d: some networks start all of those anew, and narrow
+    # a 1x1 convolution, but no nn.Conv2d: some networks start all of those anew
     def __init__(self, channels: int, entities: int, spread: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(spread / (TEMPERATURE * sqrt(channels)) * torch.randn(entities, channels, 1, 1))
@@ -40,7 +41,7 @@ class Moto(Watched):
     """A soft partition into entities, and a mean, a deviation, a scale and a shift for each of them."""
 
     def __init__(
-        self, channels: int, entities: int = 8, hard: bool = False, eps: float = 1e-5, spread: float = 3.0
+        self, channels: int, entities: int = 8, hard: bool = False, eps: float = 1e-5, spread: float = SPREAD
     ) -> None:
         super().__init__()
         self.entities, self.hard, self.eps = entities, hard, eps

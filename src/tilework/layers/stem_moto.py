@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tilework.core.errors import ConfigError
 from tilework.core.registry import nearest
-from tilework.layers.moto import Moto
+from tilework.layers.moto import SPREAD, Moto
 from tilework.layers.stems import PatchStemConfig, Stem, StemConfig
 
 
@@ -79,7 +79,7 @@ class MotoStemConfig(StemConfig):
     entities: int = 8
     hard: bool = False  # each position belongs to one entity
     channels: int = 16  # of the thin map
-    spread: float = 3.0  # how far the layout starts from a uniform one: deviation of its scores, times the temperature
+    spread: float = SPREAD  # how far the layout starts from an even one: deviation of its scores, times the temperature
 
     def __post_init__(self) -> None:
         if self.entities < 1 or self.channels < 1:
