@@ -78,8 +78,9 @@ def _run_of_start(thing: Location) -> Location:
     """The run inside a directory that 'tilework start' wrote; anything else as it is."""
     from tilework.core.location import what_is
 
-    inside = isinstance(thing, Path) and (thing / "train.csv").is_file() and what_is(thing / "run") == "a run"
-    return thing / "run" if inside and isinstance(thing, Path) else thing
+    if isinstance(thing, Path) and (thing / "train.csv").is_file() and what_is(thing / "run") == "a run":
+        return thing / "run"
+    return thing
 
 
 def _kind(thing: Location) -> str:
