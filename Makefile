@@ -22,7 +22,7 @@ bench: .venv/dev.done
 	$(BIN)/python benchmarks/all.py
 
 # the fault matrix at nightly size: hours; rows that results/faults.json holds are not run again
-faults: .venv/dev.done
+faults: .venv/faults.done
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m faults --out results/faults.json --page docs/faults.md
 
 docs: .venv/docs.done
@@ -50,6 +50,10 @@ format: .venv/dev.done
 .venv/dev.done: .venv/base.done pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@ .venv/demo.done
+
+.venv/faults.done: .venv/dev.done
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[fuzz]'
+	touch $@
 
 .venv/docs.done: .venv/base.done pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -32,21 +32,35 @@ import faults.remote
 import faults.shared
 import faults.tested  # noqa: F401
 from faults.matrix import ROWS, Outcome, Row
+from tilework.core.files import locked
 
 BEGIN, END = "<!-- counts -->", "<!-- end -->"
 EVERY = 1_000_000  # trials: all that there are
 
 
 def run(row: Row, count: int, seed: int, seconds: float = inf) -> Outcome:
-    """So many trials of a row, or as many as it makes in so many seconds."""
+    """So many trials of a row, or as many as it makes in so many seconds.
+
+    Seconds are of the clock; where coverage chooses the trials, they are of the processor, as it ends by itself.
+    """
     outcome, begun = Outcome(row.name), perf_counter()
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        if row.guided is not None and seconds < inf:
+            for trouble in row.guided(seconds, seed, Path(folder)):
+                outcome.count(trouble)
+            outcome.seconds = round(seconds, 1)
+            return outcome
         for trouble in row.trials(count, np.random.default_rng((seed, row.number)), Path(folder)):
             outcome.count(trouble)
             if perf_counter() - begun > seconds:
                 break
     outcome.seconds = round(perf_counter() - begun, 1)
     return outcome
+
+
+def read(file: Path | None) -> dict[str, Any]:
+    """What a file keeps of earlier calls."""
+    return dict(json.loads(file.read_text())) if file and file.exists() else {}
 
 
 def counted(row: Row, kept: dict[str, Any] | None) -> Outcome:
@@ -86,7 +100,7 @@ def main() -> None:
     chosen = [row for row in ROWS if not options.names or any(name in row.name for name in options.names)]
     if not chosen:
         sys.exit(f"no row of the matrix has a name with {options.names}")
-    kept = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
+    kept = read(options.out)
     failed = 0
     for row in chosen:
         before = counted(row, kept.get(row.name))
@@ -107,7 +121,9 @@ def main() -> None:
             print(f"      {trouble}", flush=True)
         kept[row.name] = {"number": row.number, "seed": options.seed, **asdict(before.plus(found))}
         if options.out:
-            options.out.write_text(json.dumps(kept, indent=1) + "\n")
+            with locked(options.out.parent, wait=True):  # other calls may have other rows of it
+                kept = {**read(options.out), row.name: kept[row.name]}
+                options.out.write_text(json.dumps(kept, indent=1) + "\n")
     if options.page:
         head, _, rest = options.page.read_text().partition(BEGIN)
         options.page.write_text(f"{head}{BEGIN}\n{table(kept)}{END}{rest.partition(END)[2]}")

@@ -22,6 +22,7 @@ class Row:
     quick: int  # trials of `make test`
     trials: Callable[[int, np.random.Generator, Path], Trials]
     seconds: float = 0.0  # of a nightly run, in place of a number of trials
+    guided: Callable[[float, int, Path], Trials] | None = None  # so many seconds of trials that coverage chooses
 
 
 @dataclass

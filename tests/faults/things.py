@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.swa_utils import AveragedModel
 
 from faults.processes import ended, launch
 from small_data import CODE_DIM, CODES, GRID, write_store
@@ -19,12 +20,14 @@ from tilework.augment.adapter import load_adapter, save_adapter
 from tilework.core.config import encode
 from tilework.data.label_maps import LabelMaps, MapsCard, write_maps
 from tilework.layers.token_adapt import TokenAdaptNetwork
+from tilework.runs.build import build_model, build_objective
 from tilework.runs.export import Exported, load_exported
 from tilework.runs.trained import Trained
 from tilework.store import Store, StoreWriter
 from tilework.store.label_maps import encode_map
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
-from tilework.train.checkpoint import _state, _tensors
+from tilework.train.checkpoint import load_checkpoint, load_optimiser, optimiser_tensors
+from tilework.train.optim import build_optimiser
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,22 @@ def make_run(path: Path) -> None:
 def read_run(path: Path) -> Any:
     """Answers of both checkpoints, what a resumed run starts from, settings, classes and figures."""
     run = Trained.open(path)
-    state = _state(run.directory.checkpoint())
-    parts = [_tensors(run.directory.checkpoint(), Path(name).stem, state) for name in sorted(state["sha256"])]
-    tensors = [{name: value.numpy().tobytes() for name, value in part.items()} for part in parts]
     answers = [_answers(Exported(one)) for one in (run, Trained.open(path, best=True))]
-    return answers, tensors, state["step"], encode(run.run), asdict(run.spec), run.figures
+    return answers, _resumed(run), encode(run.run), asdict(run.spec), run.figures
+
+
+def _resumed(run: Trained) -> Any:
+    """The step, weights and optimiser that training goes on from."""
+    objective = build_objective(run.run, build_model(run.run, run.spec))
+    ema, optimiser = AveragedModel(objective.model), build_optimiser(objective, run.run.fit.optim)
+    checkpoint = run.directory.checkpoint()
+    step = load_checkpoint(checkpoint, objective, ema)
+    load_optimiser(checkpoint, optimiser)
+    states = [objective.state_dict(), ema.state_dict(), optimiser_tensors(optimiser)]
+    kept = [{name: value.numpy().tobytes() for name, value in state.items()} for state in states]
+    sum(value.sum() for value in objective.parameters()).backward()
+    optimiser.step()
+    return step, kept
 
 
 def make_export(path: Path) -> None:

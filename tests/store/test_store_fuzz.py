@@ -791,9 +791,13 @@ PLACES = [forge_value, forge_value, forge_keys]
 WHOLE = [forge_text, forge_head]
 
 
-def forge(subjects: list[Subject], seed: int, number: int) -> Draft:
-    """Input `number` of a seed."""
-    rng = random.Random(f"{seed}/{number}")
+def numbered(seed: int, number: int) -> random.Random:
+    """What input `number` of a seed is drawn from."""
+    return random.Random(f"{seed}/{number}")
+
+
+def forge(subjects: list[Subject], rng: random.Random) -> Draft:
+    """An input."""
     draft = Draft(rng.choice(subjects), subjects, rng)
     plan = rng.choice(["f", "f", "f", "ff", "fff", "fs", "fp", "s", "s", "sp", "p", "p", "p", "pp", "w"])
     for step in plan:  # each leaves the manifest in a form that the next can take
@@ -946,7 +950,7 @@ def run_inputs(folder: Path, seed: int, first: int, count: int, speak: bool = Fa
         if number % 500 == 0:
             gc.collect()
         os.pwrite(progress, number.to_bytes(8, "little"), 0)
-        draft = forge(subjects, seed, number)
+        draft = forge(subjects, numbered(seed, number))
         if 1024 < (length := length_of(draft)) <= LONGEST or (long >= 5 and length > LONGEST):  # known by then
             endings["left out as long"] += 1
             continue

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from tilework.augment.affine import warp
@@ -21,7 +20,7 @@ from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.files import new_directory, read_plain, sha256, write
 from tilework.core.sealed import read_json, write_sealed
-from tilework.core.torch_files import read_torch
+from tilework.core.torch_files import load_tensors, read_torch
 from tilework.layers.positions import sincos_positions
 from tilework.layers.token_adapt import TokenAdaptNetwork
 
@@ -137,7 +136,7 @@ def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Codebook]:
             )
         if not (path / WEIGHTS).is_file() or sha256(path / WEIGHTS) != settings["sha256"]:
             raise DamageError(f"{path / WEIGHTS} is missing or damaged", "restore it")
-        tensors = load(read_plain(path / WEIGHTS))
+        tensors = load_tensors(read_plain(path / WEIGHTS))
         codebook = tensors.pop("codebook").float()
         if codebook.ndim != 2 or codebook.shape[1] != code_dim:
             raise ValueError(f"a codebook of {tuple(codebook.shape)}")
@@ -150,7 +149,7 @@ def load_adapter(path: Path) -> tuple[TokenAdaptNetwork, Codebook]:
             tensors["log_temperature"] = torch.zeros(())
         network.regression = bool(settings.get("regression", False))
         network.load_state_dict(tensors, assign=True)
-    except (ArithmeticError, ValueError, KeyError, TypeError, RuntimeError, ConfigError, SafetensorError) as error:
+    except (ArithmeticError, ValueError, KeyError, TypeError, RuntimeError, ConfigError) as error:
         raise DamageError(f"{path} is malformed", f"restore it ({' '.join(str(error).split())[:200]})") from error
     return network.float().eval().requires_grad_(False), Codebook.of(codebook.numpy())
 

@@ -1,4 +1,4 @@
-"""Files of torch, read by its restricted reader: tensors and plain containers, nothing that runs."""
+"""Files of torch, read by its restricted reader, and safetensors: tensors and plain containers, nothing that runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, is_zipfile
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, load_file
 from torch import Tensor
 
 from tilework.core.errors import InputError
@@ -61,3 +63,13 @@ def read_torch(path: Path) -> object:
     except Exception as error:  # the restricted reader refuses in many ways: UnpicklingError, RuntimeError, ...
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(f"{path} is damaged or holds more than tensors; none of it was run", reason) from error
+
+
+def load_tensors(source: bytes | Path) -> dict[str, Tensor]:
+    """Tensors of safetensors, of a file's bytes or mapped from it; ValueError for anything else."""
+    try:
+        return load(source) if isinstance(source, bytes) else load_file(source)
+    except (SafetensorError, KeyError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
+        raise ValueError(
+            f"it holds no tensors that torch has: {str(error).strip().partition(chr(10))[0][:200]}"
+        ) from error

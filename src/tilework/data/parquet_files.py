@@ -10,11 +10,13 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tilework.core.errors import DamageError, InputError, MachineError
 from tilework.core.files import open_plain
+from tilework.data.parquet_footer import Chunk, column_chunks
 
 LARGEST_GROUP = 1 << 30  # bytes of a row group once unpacked, in the columns that are read
 ROWS_PER_BYTE = 16  # of the file: more rows than that cannot have names of their own
@@ -22,9 +24,17 @@ TOGETHER = 64  # rows decoded in one call
 PORTION = 1 << 28  # bytes that those rows may become, if there are several
 
 
+@dataclass(frozen=True)
+class Parquet:
+    """A file that is open."""
+
+    file: Any  # pyarrow's ParquetFile
+    chunks: list[list[Chunk]]  # columns of each row group
+
+
 @contextmanager
-def open_parquet(path: Path) -> Iterator[Any]:
-    """A pyarrow ParquetFile; whatever a damaged or hostile one makes pyarrow raise becomes one line."""
+def open_parquet(path: Path) -> Iterator[Parquet]:
+    """A Parquet file; whatever a damaged or hostile one makes pyarrow raise becomes one line."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -32,11 +42,11 @@ def open_parquet(path: Path) -> Iterator[Any]:
         raise MachineError("Parquet files need pyarrow", "pip install 'tilework[parquet]'") from error
     try:
         with open_plain(path) as plain:
-            size = plain.seek(0, os.SEEK_END)
+            size, chunks = plain.seek(0, os.SEEK_END), column_chunks(plain)
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             if file.metadata.num_rows > ROWS_PER_BYTE * size:
                 raise DamageError(f"{path} claims {file.metadata.num_rows} rows in {size} bytes", "restore it")
-            yield file
+            yield Parquet(file, chunks)
     except FileNotFoundError as error:
         raise InputError(f"{path} cannot be read", "there is no such file") from error
     except (pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
@@ -44,17 +54,17 @@ def open_parquet(path: Path) -> Iterator[Any]:
         raise DamageError(f"{path} cannot be read as Parquet", f"restore it ({reason})") from error
 
 
-def read_group(file: Any, group: int, columns: Sequence[str]) -> Any:
+def read_group(parquet: Parquet, group: int, columns: Sequence[str]) -> Any:
     """Some columns of a row group as a pyarrow Table, of a bounded size."""
     import pyarrow
 
     held = 0
     batches = []
-    metadata = file.metadata.row_group(group)
-    chunks = [metadata.column(i) for i in range(metadata.num_columns)]
-    read = [chunk for chunk in chunks if _among(chunk.path_in_schema, columns)]
-    claimed = sum(max(chunk.total_uncompressed_size, chunk.num_values) for chunk in read)
-    longest = sum(chunk.total_uncompressed_size for chunk in read if chunk.physical_type.endswith("BYTE_ARRAY"))
+    file, rows = parquet.file, parquet.file.metadata.row_group(group).num_rows
+    among = [_among(path, columns) for path in _paths(file)]
+    read = [chunk for chunk, wanted in zip(parquet.chunks[group], among, strict=True) if wanted]
+    claimed = sum(max(chunk.unpacked, chunk.values) for chunk in read)
+    longest = sum(chunk.unpacked for chunk in read if chunk.any_length)
     together = min(TOGETHER, max(1, PORTION // max(1, longest)))  # each row may repeat the longest value there is
     for batch in () if claimed > LARGEST_GROUP else file.iter_batches(together, [group], list(columns), False):
         held += batch.nbytes
@@ -63,18 +73,17 @@ def read_group(file: Any, group: int, columns: Sequence[str]) -> Any:
         batches.append(batch)
     if max(claimed, held) > LARGEST_GROUP:
         raise InputError(f"a row group of {max(claimed, held)} bytes", f"write it anew, below {LARGEST_GROUP} each")
-    rows = sum(len(batch) for batch in batches)
-    if rows != metadata.num_rows:
-        raise DamageError(f"row group {group} has {rows} rows, not {metadata.num_rows}", "restore the file")
+    if (found := sum(map(len, batches))) != rows:
+        raise DamageError(f"row group {group} has {found} rows, not {rows}", "restore the file")
     return pyarrow.Table.from_batches(batches) if batches else None
 
 
-def column_values(file: Any, column: str) -> list[Any]:
+def column_values(parquet: Parquet, column: str) -> list[Any]:
     """All values of a small column, as Python objects, bounded as a row group is."""
     values: list[Any] = []
     held = 0
-    for group in range(file.num_row_groups):
-        if (table := read_group(file, group, [column])) is not None:
+    for group in range(parquet.file.num_row_groups):
+        if (table := read_group(parquet, group, [column])) is not None:
             held += table.nbytes
             if held > LARGEST_GROUP:
                 raise InputError(f"column '{column}' of more than {LARGEST_GROUP} bytes", "give fewer files at a time")
@@ -82,19 +91,24 @@ def column_values(file: Any, column: str) -> list[Any]:
     return values
 
 
-def has_column(file: Any, path: str) -> bool:
+def has_column(parquet: Parquet, path: str) -> bool:
     """Whether there is a column; 'a.b' is member b of the struct a."""
-    return any(_among(file.schema.column(i).path, [path]) for i in range(len(file.schema)))
+    return any(_among(column, [path]) for column in _paths(parquet.file))
 
 
-def class_names(file: Any) -> tuple[str, ...] | None:
+def class_names(parquet: Parquet) -> tuple[str, ...] | None:
     """Names of the classes of column `label`, where the file has them as Hugging Face's data sets do."""
     try:
-        told = json.loads((file.schema_arrow.metadata or {})[b"huggingface"])
+        told = json.loads((parquet.file.schema_arrow.metadata or {})[b"huggingface"])
         names = told["info"]["features"]["label"]["names"]
     except (KeyError, ValueError, TypeError, RecursionError):
         return None
     return tuple(map(str, names)) if isinstance(names, list) and names else None
+
+
+def _paths(file: Any) -> list[str]:
+    """Names of all columns, those in others with theirs."""
+    return [file.schema.column(i).path for i in range(len(file.schema))]
 
 
 def _among(path: str, columns: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from tilework.core.errors import InputError
 from tilework.data.image_files import ImageBytes
 from tilework.data.labels import Label, number_labels
-from tilework.data.parquet_files import class_names, column_values, has_column, open_parquet, read_group
+from tilework.data.parquet_files import Parquet, class_names, column_values, has_column, open_parquet, read_group
 from tilework.data.source import Stream
 
 HELD = 3  # row groups in memory
@@ -60,19 +60,19 @@ class ParquetImages:
         groups: list[tuple[int, int, int]] = []
         forms: set[tuple[str, tuple[str, ...] | None]] = set()
         for number, path in enumerate(paths):
-            with open_parquet(path) as file:
-                form = next((name for name in ("image.bytes", "image") if has_column(file, name)), None)
-                if form is None or not _holds_bytes(file, form):
-                    has = ", ".join(file.schema_arrow.names[:20])
+            with open_parquet(path) as parquet:
+                form = next((name for name in ("image.bytes", "image") if has_column(parquet, name)), None)
+                if form is None or not _holds_bytes(parquet.file, form):
+                    has = ", ".join(parquet.file.schema_arrow.names[:20])
                     raise InputError(f"{path} has no images in a column 'image'", f"bytes are needed; it has {has}")
-                forms.add((form, class_names(file)))
+                forms.add((form, class_names(parquet)))
                 first = len(found)
-                for group in range(file.num_row_groups):
+                for group in range(parquet.file.num_row_groups):
                     groups.append((number, group, first))
-                    first += file.metadata.row_group(group).num_rows
-                labelled, rows = has_column(file, "label"), first - len(found)
-                found += _labels(path, column_values(file, "label")) if labelled else [None] * rows
-                keys += _keys(file, rows)
+                    first += parquet.file.metadata.row_group(group).num_rows
+                labelled, rows = has_column(parquet, "label"), first - len(found)
+                found += _labels(path, column_values(parquet, "label")) if labelled else [None] * rows
+                keys += _keys(parquet, rows)
         if not found:
             raise InputError(f"{paths[0]} holds no images", "it has no rows")
         if len(forms) > 1:
@@ -102,8 +102,10 @@ class ParquetImages:
         with self._lock:
             if group not in self._held:
                 number, inside, _ = self._groups[group].tolist()
-                with open_parquet(self.paths[number]) as file:
-                    images = read_group(file, inside, [self._column]).column("image")  # others may be named image.bytes
+                with open_parquet(self.paths[number]) as parquet:
+                    images = read_group(parquet, inside, [self._column]).column(
+                        "image"
+                    )  # others may be named image.bytes
                     self._held[group] = images.flatten()[0] if self._column == "image.bytes" else images
                 while len(self._held) > self._most:
                     self._held.popitem(last=False)
@@ -128,9 +130,9 @@ def _labels(path: Path, values: list[Any]) -> list[Label]:
     return values
 
 
-def _keys(file: Any, rows: int) -> list[Any]:
+def _keys(parquet: Parquet, rows: int) -> list[Any]:
     """Column `key`, else the paths that Hugging Face keeps beside the bytes, else nothing."""
     for column in ("key", "image.path"):
-        if has_column(file, column):
-            return [value if isinstance(value, str) else None for value in column_values(file, column)]
+        if has_column(parquet, column):
+            return [value if isinstance(value, str) else None for value in column_values(parquet, column)]
     return [None] * rows

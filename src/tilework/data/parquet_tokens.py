@@ -83,17 +83,17 @@ class ParquetTokens:
         told: set[bytes | None] = set()
         column = ""
         for path in paths:
-            with open_parquet(path) as file:
-                names = [name for name in COLUMNS if has_column(file, name)]
+            with open_parquet(path) as parquet:
+                names = [name for name in COLUMNS if has_column(parquet, name)]
                 if not names or column not in ("", names[0]):
-                    has = ", ".join(file.schema_arrow.names[:20])
+                    has = ", ".join(parquet.file.schema_arrow.names[:20])
                     hint = f"it has {has}; for images there is 'tilework tokenize'"
                     raise InputError(f"{path} holds no codes in a column '{column or COLUMNS[0]}'", hint)
                 column = names[0]
-                told.add((file.schema_arrow.metadata or {}).get(NAME))
-                rows = file.metadata.num_rows
-                found += column_values(file, "label") if has_column(file, "label") else [None] * rows
-                keys += column_values(file, "key") if has_column(file, "key") else [None] * rows
+                told.add((parquet.file.schema_arrow.metadata or {}).get(NAME))
+                rows = parquet.file.metadata.num_rows
+                found += column_values(parquet, "label") if has_column(parquet, "label") else [None] * rows
+                keys += column_values(parquet, "key") if has_column(parquet, "key") else [None] * rows
         if len(told) > 1:
             raise InputError(f"{paths[0].parent} mixes files of several data sets", "give the files of one")
         if not keys:
@@ -110,9 +110,9 @@ class ParquetTokens:
         """Codes of some images at a time, in order."""
         shape = None
         for path in self.paths:
-            with open_parquet(path) as file:
-                for group in range(file.num_row_groups):
-                    table = read_group(file, group, [self.column])
+            with open_parquet(path) as parquet:
+                for group in range(parquet.file.num_row_groups):
+                    table = read_group(parquet, group, [self.column])
                     if table is None:
                         continue
                     ids = np.concatenate([_array(path, chunk) for chunk in table.column(0).chunks])

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from tilework.core.errors import ConfigError, InputError
-from tilework.core.torch_files import read_torch
+from tilework.core.torch_files import load_tensors, read_torch
 from tilework.layers.positions import resize_positions
 from tilework.models.model import Model
 
@@ -127,8 +125,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if path.suffix not in (".safetensors", *TORCH_FILES):
         raise InputError(f"{path} has no known ending", f"give a checkpoint: .safetensors, {', '.join(TORCH_FILES)}")
     try:
-        found: Any = load_file(path) if path.suffix == ".safetensors" else read_torch(path)
-    except (SafetensorError, OSError) as error:
+        found: Any = load_tensors(path) if path.suffix == ".safetensors" else read_torch(path)
+    except (ValueError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{path} is damaged or holds more than tensors; none of it was run", reason) from error
     for wrapper in WRAPPERS:

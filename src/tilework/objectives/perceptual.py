@@ -8,12 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tilework.core.errors import DamageError, InputError
+from tilework.core.torch_files import load_tensors
 
 MEAN, SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels, which VGG expects taken out
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # channels; halved between stages
@@ -33,8 +32,8 @@ class Perceptual(nn.Module):
         if not Path(path).is_file():
             raise InputError(f"no file {path}", "give the LPIPS weights of VGG-16 as safetensors")
         try:
-            tensors = load_file(path)
-        except (SafetensorError, OSError) as error:
+            tensors = load_tensors(Path(path))
+        except (ValueError, OSError) as error:
             raise DamageError(f"{path} is not a safetensors file", str(error)) from error
         for name, shape in _shapes().items():
             if name not in tensors or tuple(tensors[name].shape) != shape:

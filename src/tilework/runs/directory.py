@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from tilework.core.batch import Stage
 from tilework.core.codebook import FILE as CODEBOOK
 from tilework.core.codebook import Codebook
 from tilework.core.config import Plain, decode, encode, first_difference, read_yaml, to_yaml
@@ -40,7 +41,7 @@ OUTSIDE = ("train", "val", "start", HUB, "settings")  # keys of data.json that a
 class DataSpec:
     """What a trained model expects of its data."""
 
-    stage: str
+    stage: Stage
     channels: int
     grid: tuple[int, int]  # after the evaluation pipeline
     classes: tuple[str, ...]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from tilework.augment import AnyStep, Augment, build_all, output_shape
@@ -27,6 +27,7 @@ from tilework.core.files import new_directory, read_plain, sha256, write
 from tilework.core.hub import local
 from tilework.core.location import location, path_or_hub, what_is
 from tilework.core.sealed import read_json, write_sealed
+from tilework.core.torch_files import load_tensors
 from tilework.data.image_files import Frame, framing
 from tilework.models import Detector, Model, ModelConfig
 from tilework.objectives import ClassifyConfig
@@ -292,7 +293,7 @@ def _open_exported(path: Path) -> Trained:
             raise DamageError(f"{path / name} is missing or damaged", "export the run again")
     codebook = Codebook.read(path, about.codebook) if about.codebook else None
     try:
-        tensors = load(read_plain(path / WEIGHTS))
+        tensors = load_tensors(read_plain(path / WEIGHTS))
         with torch.device("meta"):  # sizes first: nothing is allocated by settings that do not fit the file
             shapes = {k: v.shape for k, v in _build(about).state_dict().items()}
         if shapes != {k: v.shape for k, v in tensors.items()}:

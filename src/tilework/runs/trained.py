@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from tilework.augment import AnyStep, build_all, output_shape
+from tilework.core.batch import Shape
 from tilework.core.codebook import Codebook
-from tilework.core.errors import InputError
+from tilework.core.errors import DamageError, InputError
 from tilework.core.location import Location, Url, is_store
 from tilework.data import Broken, ImageFolder, ImageSource, Part, Source, TokenSource
 from tilework.data.detected import ObjectFolder, ObjectSource, open_objects
@@ -122,7 +123,14 @@ class Trained:
         return box.ENCODER in self.spec.tokenizer or self.tokenizer is not None
 
     def steps(self, device: torch.device) -> tuple[AnyStep, ...]:
-        """From a sample to what the model takes, with the codes of the run."""
+        """From a sample to what the model takes, with the codes of the run; refuses settings that lead elsewhere."""
+        spec, codebook = self.spec, self.codebook
+        if spec.stored is not None:  # runs of older versions do not know it
+            start = Shape(spec.stage, 3 if codebook is None else codebook.code_dim, spec.stored)
+            end = output_shape(self.run.model_input, start).stage
+            if end != self.network.takes:
+                what = f"the settings of {self.path} do not fit its network"
+                raise DamageError(what, f"evaluation ends in {end}, and it takes {self.network.takes}; restore the run")
         return build_all(self.run.model_input, self.codebook, device)
 
     def on(

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from tilework.core.config import resolve
 from tilework.core.errors import DamageError, InputError
-from tilework.core.torch_files import check_stored, check_whole
+from tilework.core.torch_files import check_stored, check_whole, load_tensors
 from tilework.models.model import ModelConfig
 from tilework.tokenizers import fsq_vae, magvit2, maskgit_vq, titok, var, vit_vqgan, vq_vae, vqgan
 from tilework.tokenizers.shapes import Shapes, renamed
@@ -188,13 +186,15 @@ def _tensors(path: Path) -> Tensors:
     """All tensors of a checkpoint by name; pickles are read by torch's restricted reader, which runs nothing."""
     if not path.is_file():
         raise InputError(f"no file {path}", "give a checkpoint: .ckpt, .pt, .pth or .safetensors")
-    if path.suffix != ".safetensors":
-        check_stored(path)
+    if path.suffix == ".safetensors":
+        try:
+            return load_tensors(path)
+        except (ValueError, OSError) as error:
+            raise DamageError(f"{path} cannot be read", str(error)) from error
+    check_stored(path)
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError, EOFError) as error:
+    except (OSError, EOFError) as error:
         raise DamageError(f"{path} cannot be read", str(error)) from error
     except Exception as error:  # the restricted reader refuses in many ways: UnpicklingError, RuntimeError, ...
         what = f"{path} is no checkpoint of plain tensors, or is damaged; none of it was run"

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
@@ -22,6 +20,7 @@ from tilework.core.files import new_directory, sha256, write
 from tilework.core.hub import local
 from tilework.core.location import PACKAGED, TOKENIZER, PathOrHub, packaged, path_or_hub
 from tilework.core.sealed import read_json, write_sealed
+from tilework.core.torch_files import load_tensors
 from tilework.data.image_files import framing
 from tilework.models.model import ModelConfig, Network
 from tilework.models.without_memory import without_memory
@@ -213,13 +212,13 @@ def load_tokenizer(given: PathOrHub | str) -> tuple[Tokenizer, Card]:
     try:
         tensors = _unpacked(load_tensors((path / WEIGHTS).read_bytes()))
         most = 2 * sum(value.numel() for value in tensors.values()) + SMALLEST
-        with without_memory(most + WHOLE):
+        with without_memory(most + WHOLE, len(tensors)):
             sizes = sum(value.numel() for value in config.build(3, card.size, 0).state_dict().values())
         if sizes > most:
             raise ValueError(f"{sizes:,} numbers are asked for")
         tokenizer = config.build(3, card.size, 0)
         tokenizer.load_state_dict(tensors)
-    except (ArithmeticError, ValueError, TypeError, RuntimeError, ConfigError, SafetensorError) as error:
+    except (ArithmeticError, ValueError, TypeError, RuntimeError, ConfigError) as error:
         raise DamageError(f"{path / WEIGHTS} does not fit its settings", " ".join(str(error).split())) from error
     if not isinstance(tokenizer, Tokenizer):
         raise TileworkError(f"{path} holds a {type(tokenizer).__name__}, not a tokenizer")

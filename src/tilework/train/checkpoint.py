@@ -13,18 +13,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from tilework.core.errors import DamageError, TileworkError
 from tilework.core.files import crc32c, new_directory, read_plain, sha256, write
 from tilework.core.sealed import read_json, write_sealed
+from tilework.core.torch_files import load_tensors
 from tilework.models.without_memory import without_memory
 from tilework.train.sharded import divided_like, gathered
 
 VERSION = 1
 SURPLUS = 4  # times the weights kept, that a network may have while it is built: parts may be replaced
+STEP = "step"
+SLOTS = {"AdamW": {STEP, "exp_avg", "exp_avg_sq"}, "SGD": {"momentum_buffer"}}  # of each parameter, by the optimiser
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -122,7 +124,7 @@ def trained_model(path: Path, build: Callable[[], M]) -> M:
     tensors = model_tensors(path)
     kept = sum(value.numel() for value in tensors.values())
     try:
-        with without_memory(SURPLUS * (kept + 1)):
+        with without_memory(SURPLUS * (kept + 1), len(tensors)):
             sizes = sum(value.numel() for value in build().state_dict().values())
     except TileworkError:
         raise
@@ -142,8 +144,8 @@ def _state(path: Path) -> dict[str, Any]:
         state = read_json(path / "state.json")
         if state["version"] != VERSION:
             raise DamageError(f"{path} has checkpoint version {state['version']}, not {VERSION}", "update Tilework")
-        if not isinstance(state["sha256"], dict):
-            raise ValueError("no hashes")
+        if not isinstance(state["sha256"], dict) or type(state["step"]) is not int or state["step"] < 0:
+            raise ValueError("no hashes, or no step")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamageError(f"{path / 'state.json'} cannot be read", f"remove the checkpoint ({error!r})") from error
     return state
@@ -154,8 +156,8 @@ def _tensors(path: Path, part: str, state: dict[str, Any]) -> dict[str, Tensor]:
     if not file.is_file() or sha256(file) != state["sha256"].get(file.name):
         raise DamageError(f"{file} is missing or damaged", "restore it, or remove the run")
     try:
-        return load(read_plain(file))
-    except SafetensorError as error:
+        return load_tensors(read_plain(file))
+    except ValueError as error:
         raise DamageError(f"{file} is malformed", f"restore it, or remove the run ({error})") from error
 
 
@@ -170,12 +172,16 @@ def _once(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     expected = _once(module.state_dict())
     wrong = list(expected.keys() ^ tensors.keys())
-    wrong += [name for name in expected if name in tensors and expected[name].shape != tensors[name].shape]
+    wrong += [name for name in expected if name in tensors and not _fits(tensors[name], expected[name])]
     if wrong:
         raise DamageError(
             f"{path} is a checkpoint of another model", f"tensor '{min(wrong)}' does not fit; use its run"
         )
     module.load_state_dict(tensors, strict=False)  # what has a second name is the same memory
+
+
+def _fits(value: Tensor, place: Tensor) -> bool:
+    return value.shape == place.shape and value.dtype == place.dtype
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, keep: bool = True) -> dict[str, Tensor]:
@@ -197,10 +203,16 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer, keep: bool = True) -> di
 def load_optimiser(path: Path, optimiser: torch.optim.Optimizer) -> None:
     """Restore the state of an optimiser; one that is divided among processes takes its part of it."""
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    slots = SLOTS[type(optimiser).__name__]
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in _tensors(path, "optimiser", _state(path)).items():
         number, _, key = name.partition(".")
-        if int(number) >= len(parameters):
-            raise DamageError(f"{path} is a checkpoint of another optimiser", "start again with another --out")
+        known = number.isdecimal() and int(number) < len(parameters) and key in slots
+        if not known or not _fits(value, torch.zeros(()) if key == STEP else parameters[int(number)]):
+            raise DamageError(f"{path} is a checkpoint of another optimiser", f"'{name}' does not fit; use its run")
         state.setdefault(int(number), {})[key] = divided_like(value, parameters[int(number)])
+    if any(len(found) < len(slots) for found in state.values()):
+        raise DamageError(
+            f"{path} is a checkpoint of another optimiser", "numbers of a parameter are missing; use its run"
+        )
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
