@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from tilework.core.errors import InputError
-from tilework.core.torch_files import check_whole, read_torch
+from tilework.core.torch_files import check_whole, load_tensors, read_torch
 
 
 def test_lists_that_share_lists_are_looked_at_once(tmp_path: Path) -> None:
@@ -55,3 +56,25 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.pt")
     with pytest.raises(InputError, match=r"a\.pt .*not a regular file"):
         read_torch(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "length"),
+    [
+        ("F32", [0, 2**63], 0),  # sides that torch cannot count
+        ("F32", [2**40, 2**40, 0], 0),
+        ("F32", [3], 4),
+        ("X", [1], 1),
+    ],
+)
+def test_tensors_that_torch_does_not_have_are_refused_in_a_line(
+    tmp_path: Path, kind: str, shape: list[int], length: int
+) -> None:
+    head = json.dumps({"a": {"dtype": kind, "shape": shape, "data_offsets": [0, length]}}).encode()
+    data = len(head).to_bytes(8, "little") + head + bytes(length)
+    (tmp_path / "a.safetensors").write_bytes(data)
+    odd = data.replace(b'"F32"', b'"F8_E8M0"') if length == 4 else data  # a type that one of its readers lacks
+    for source in (data, odd, tmp_path / "a.safetensors"):
+        with pytest.raises(ValueError, match="no tensors that torch has") as refused:
+            load_tensors(source)
+        assert "\n" not in str(refused.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,10 @@ from PIL import Image
 from small_data import CODE_DIM, CODES, GRID, write_images
 from tilework.augment import CentreCrop, Embed
 from tilework.cli.main import main
-from tilework.core.errors import InputError
+from tilework.core.config import read_yaml, to_yaml
+from tilework.core.errors import DamageError, InputError
+from tilework.core.files import sha256
+from tilework.core.sealed import read_json, write_sealed
 from tilework.data import ImageFolder
 from tilework.data.renumbered import Renumbered
 from tilework.layers.stems import TokenStemConfig
@@ -177,3 +181,13 @@ def test_a_start_on_other_codes_is_said(made: Path, tmp_path: Path, capsys: pyte
     for name, said in (("other.tok", True), ("cut.tok", False)):
         train(RUN, made / name, None, tmp_path / name, "cpu", start=made / "run")
         assert ("was trained on another codebook" in capsys.readouterr().err) == said
+
+
+def test_settings_that_end_in_something_else_than_the_network_takes_are_refused(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "run", tmp_path / "run")
+    settings = tmp_path / "run/run.yaml"
+    settings.write_text(to_yaml({**read_yaml(settings), "evaluation": []}))
+    card = read_json(tmp_path / "run/data.json")
+    write_sealed(tmp_path / "run/data.json", {**card, "settings": sha256(settings)})
+    with pytest.raises(DamageError, match="evaluation ends in ids, and it takes map"):
+        Trained.open(tmp_path / "run").on(made / "same.tok", CPU)

@@ -179,6 +179,12 @@ def test_settings_of_another_shape(saved: Path, change: dict[str, int]) -> None:
     refused(saved, WEIGHTS)
 
 
+def test_settings_of_very_many_layers_are_not_built_to_their_end(saved: Path) -> None:
+    edit(saved, lambda s: s["model"].update({"depth": 65_536}))
+    with pytest.raises(DamageError, match="2,000 tensors is asked for"):
+        load_tokenizer(saved)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 from torch import nn
 
 from tilework.core.errors import DamageError, OutputError
@@ -119,6 +120,52 @@ def test_weights_that_are_no_safetensors_under_their_hash_are_refused(tmp_path: 
     write_sealed(path / "state.json", {**read_json(path / "state.json"), "sha256": hashes})
     with pytest.raises(DamageError, match=r"objective\.safetensors is malformed"):
         objective_tensors(path)
+
+
+def forge(path: Path, part: str, tensors: dict[str, torch.Tensor]) -> None:
+    """Other tensors under the right hash."""
+    (path / f"{part}.safetensors").write_bytes(save(tensors))
+    state = read_json(path / "state.json")
+    hashes = {**state["sha256"], f"{part}.safetensors": sha256(path / f"{part}.safetensors")}
+    write_sealed(path / "state.json", {**state, "sha256": hashes})
+
+
+@pytest.mark.parametrize("name", ["0.exp_avg", "x.exp_avg", "-1.step", "99.step", "0.", "0.surprise"])
+@pytest.mark.parametrize("value", [torch.zeros(2, 3).bfloat16(), torch.zeros(7), torch.zeros((), dtype=torch.int64)])
+def test_a_state_that_the_optimiser_cannot_take_is_refused(tmp_path: Path, name: str, value: torch.Tensor) -> None:
+    _, optimiser = saved(tmp_path)
+    path = tmp_path / "step-00000007"
+    forge(path, "optimiser", {**optimiser_tensors(optimiser), name: value})
+    with pytest.raises(DamageError, match=f"another optimiser: '{name}' does not fit"):
+        load_optimiser(path, torch.optim.AdamW(Holder().parameters()))
+
+
+def test_a_state_of_the_optimiser_that_lacks_numbers_is_refused(tmp_path: Path) -> None:
+    _, optimiser = saved(tmp_path)
+    path = tmp_path / "step-00000007"
+    slots = optimiser_tensors(optimiser)
+    forge(path, "optimiser", {name: value for name, value in slots.items() if name != "1.exp_avg_sq"})
+    with pytest.raises(DamageError, match="numbers of a parameter are missing"):
+        load_optimiser(path, torch.optim.AdamW(Holder().parameters()))
+    forge(path, "optimiser", {name: value for name, value in slots.items() if not name.startswith("1.")})
+    load_optimiser(path, torch.optim.AdamW(Holder().parameters()))  # a parameter that no gradient has reached
+
+
+def test_weights_of_another_type_are_refused(tmp_path: Path) -> None:
+    holder, _ = saved(tmp_path)
+    path = tmp_path / "step-00000007"
+    forge(path, "objective", {name: value.bool() for name, value in holder.state_dict().items()})
+    with pytest.raises(DamageError, match="checkpoint of another model"):
+        load_checkpoint(path, Holder(), None)
+
+
+@pytest.mark.parametrize("step", [None, -1, "7", 7.0, True])
+def test_a_state_without_a_step_is_refused(tmp_path: Path, step: object) -> None:
+    saved(tmp_path)
+    file = tmp_path / "step-00000007/state.json"
+    write_sealed(file, {**read_json(file), "step": step})
+    with pytest.raises(DamageError, match=r"state\.json cannot be read"):
+        load_checkpoint(file.parent, Holder(), None)
 
 
 def test_a_pointer_that_names_another_checkpoint_by_a_flipped_bit_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,17 @@ def test_bf16_runs_and_stays_near(store: Path, tmp_path: Path) -> None:
     fit(job(tiny(epochs=1, precision="bf16"), store, tmp_path / "b"))
     assert losses(tmp_path / "b") == pytest.approx(losses(tmp_path / "a"), abs=0.05)
     assert losses(tmp_path / "b") != losses(tmp_path / "a")
+
+
+@pytest.mark.parametrize("able", [False, True])
+def test_slow_bf16_is_said(
+    able: bool, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module("tilework.train.fit"), "multiplies_bf16", lambda: able)
+    one = job(tiny(epochs=0, steps=1, precision="bf16"), store, tmp_path / "run")
+    one.quiet = False
+    fit(one)
+    assert ("no instructions for bf16: fit.precision=fp32" in capsys.readouterr().err) is not able
 
 
 class Poisoned(Objective):
