@@ -26,6 +26,7 @@ EFFECTS = {
         ("Token-EDA", "seit-tokens-1000", "EDA", "plain crops", None),
         ("CutMix", "seit-tokens-1000", "CutMix", "plain crops", None),
         ("EDA and CutMix", "seit-tokens-1000-200", "EDA, CutMix", "plain crops", None),
+        ("EDA and CutMix", "seit-tokens-2000", "EDA, CutMix", "plain crops", None),
         ("EDA and CutMix", "seit-tokens-500", "EDA, CutMix", "plain crops", None),
         ("Emb-Noise", "seit-tokens-1000", "Emb-Noise", "plain crops", None),
         ("EDA, CutMix and Emb-Noise", "seit-tokens-1000", "EDA, CutMix, Emb-Noise", "plain crops", None),
@@ -66,6 +67,9 @@ EFFECTS = {
     "TL-Align": (
         ("CutMix", "pixels-500", "CutMix", "plain crops", None),
         ("CutMix", "seit-pixels-1000-200", "weak (CutMix)", "plain crops", None),
+        ("CutMix", "seit-pixels-2000", "weak (CutMix)", "plain crops", None),
+        ("random patches instead of a box", "pixels-500", "random", "CutMix", None),
+        ("blocks instead of a box", "pixels-500", "blocks", "CutMix", None),
         ("TransMix", "pixels-500", "TransMix", "CutMix", 0.3),
         ("TL-Align", "pixels-500", "TL-Align", "CutMix", 0.8),
         ("TL-Align of random patches", "pixels-500", "random, TL-Align", "random", None),
@@ -76,6 +80,7 @@ EFFECTS = {
     ),
     "Good tokenizers": (
         ("frozen patches", "pixels-500", "frozen", "plain crops", -0.4),
+        ("patches at a tenth of the rate", "pixels-500", "stem at a tenth of the rate, fp32", "plain crops", None),
         ("intra windows", "pixels-500", "intra", "plain crops", 0.7),
         ("intra, local", "pixels-500", "intra, local", "plain crops", 1.1),
         ("intra, local, inter", "pixels-500", "intra, local, inter", "plain crops", 2.2),
@@ -87,6 +92,7 @@ EFFECTS = {
         ("layer norm in its place", "pixels-500", "layer norm on tokens", "plain crops", -0.2),
         ("batch norm in its place", "pixels-500", "batch norm on tokens", "plain crops", -0.3),
         ("MoTo and TokenProp", "pixels-500", "MoTo on tokens, TokenProp", "plain crops", 2.8),
+        ("TokenProp", "pixels-500", "MoTo on tokens, TokenProp", "MoTo on tokens, even start", 1.0),
         ("TokenProp", "pixels-500", "TokenProp", "plain crops", 0.9),
         ("TokenProp, by SGD", "sgd-500", "TokenProp, SGD", "plain, SGD", 2.2),
         ("early convolutions, by SGD", "sgd-500", "early convolutions, SGD", "plain, SGD", 1.5),

@@ -109,19 +109,20 @@ def guided(parser: Parser, seconds: float, seed: int, folder: Path) -> Iterator[
     """Files of a parser that coverage chose, for so many seconds of processor time, in a process of its own."""
     command = [sys.executable, "-m", "faults.guided", parser.name, "--seconds", str(seconds), "--seed", str(seed)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    process = subprocess.Popen(
-        [*command, "--folder", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
-    assert process.stdout is not None
-    done = False
-    for line in process.stdout:
-        told = json.loads(line)
-        yield from [None] * told["passed"]
-        yield from told["troubles"]
-        done = told["done"]
-    errors = process.communicate()[1]
+    said, done = folder / "said", False  # a file: nobody empties a pipe meanwhile
+    with said.open("w") as errors:
+        process = subprocess.Popen(
+            [*command, "--folder", str(folder)], stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            told = json.loads(line)
+            yield from [None] * told["passed"]
+            yield from told["troubles"]
+            done = told["done"]
+        process.wait()
     if not done:
-        yield f"{parser.name}: the process ended with {process.returncode}: {errors[-500:]}"
+        yield f"{parser.name}: the process ended with {process.returncode}: {said.read_text()[-500:]}"
 
 
 GUIDED = find_spec("atheris") is not None  # else all are drawn at random

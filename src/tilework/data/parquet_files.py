@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +43,26 @@ def open_parquet(path: Path) -> Iterator[Parquet]:
         raise MachineError("Parquet files need pyarrow", "pip install 'tilework[parquet]'") from error
     try:
         with open_plain(path) as plain:
-            size, chunks = plain.seek(0, os.SEEK_END), column_chunks(plain)
+            told = os.fstat(plain.fileno())
+        size, chunks = told.st_size, _chunks(path, told.st_ino, told.st_size, told.st_mtime_ns)
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             if file.metadata.num_rows > ROWS_PER_BYTE * size:
                 raise DamageError(f"{path} claims {file.metadata.num_rows} rows in {size} bytes", "restore it")
+            if file.num_row_groups != len(chunks):
+                raise ValueError("its footer is damaged")
             yield Parquet(file, chunks)
     except FileNotFoundError as error:
         raise InputError(f"{path} cannot be read", "there is no such file") from error
     except (pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DamageError(f"{path} cannot be read as Parquet", f"restore it ({reason})") from error
+
+
+@lru_cache(maxsize=16)  # a file is opened for each of its row groups
+def _chunks(path: Path, *version: int) -> list[list[Chunk]]:
+    """The columns of a version of a file."""
+    with open_plain(path) as file:
+        return column_chunks(file)
 
 
 def read_group(parquet: Parquet, group: int, columns: Sequence[str]) -> Any:
