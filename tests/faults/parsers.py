@@ -14,20 +14,8 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from faults.senseless import (
-    json_file,
-    label_file,
-    mask_file,
-    npy_file,
-    parquet_file,
-    picture,
-    seit_file,
-    tar_file,
-    token_files,
-    weights,
-    xml_boxes,
-    yaml_settings,
-)
+from faults.senseless import json_file, label_file, weights, xml_boxes, yaml_settings
+from faults.senseless_files import mask_file, npy_file, parquet_file, picture, seit_file, tar_file, token_files
 from faults.things import (
     make_adapter,
     make_maps,
