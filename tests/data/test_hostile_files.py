@@ -424,12 +424,15 @@ value = bytes(1 << 22)  # one image of 4 MiB named by a thousand rows: 4 GiB in 
 rows = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(1000, np.int32)), pyarrow.array([value]))
 how = {"compression": "zstd", "store_schema": False, "dictionary_pagesize_limit": 1 << 30}
 parquet.write_table(pyarrow.table({"image": rows}), root / "dictionary.parquet", **how)
+large = pyarrow.array([bytes(40 << 20)])  # one of 40 MiB, so that few rows fill gigabytes
+rows = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(64, np.int32)), large)
+parquet.write_table(pyarrow.table({"image": rows}), root / "large.parquet", **how)
 wide = pyarrow.array([value] * 24)  # 96 MiB, said so
 parquet.write_table(pyarrow.table({"image": wide}), root / "wide.parquet", compression="zstd", use_dictionary=False)
 flat = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(np.zeros(1 << 24, np.int32)), 1 << 22)
 flat = pyarrow.concat_arrays([flat, flat])
 parquet.write_table(pyarrow.table({"codes": flat}), root / "codes.parquet", compression="zstd")
-del wide, flat, rows
+del wide, flat, rows, large
 
 def attempt(call):
     before = peak()
@@ -443,6 +446,7 @@ print(json.dumps({
     "start": ["", peak()],
     "gzip": attempt(lambda: read_seit(seit, root / "a.tok", (4, 4))),
     "dictionary": attempt(lambda: list(open_images(root / "dictionary.parquet").files([0]))),
+    "large": attempt(lambda: list(open_images(root / "large.parquet").files([0]))),
     "wide": attempt(lambda: list(open_images(root / "wide.parquet").files([0]))),
     "codes": attempt(lambda: store_tokens(ParquetTokens.open([root / "codes.parquet"]), root / "b.tok")),
 }))
@@ -456,7 +460,7 @@ def test_bombs_do_not_go_off(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
     assert "unpacks to more than" in found["gzip"][0]
-    for name in ("dictionary", "wide", "codes"):
+    for name in ("dictionary", "large", "wide", "codes"):
         assert "a row group of" in found[name][0], name
     assert all(more < 600 for _, more in list(found.values())[1:]), found  # MiB above the start
     assert not list(tmp_path.glob("*.tok*"))

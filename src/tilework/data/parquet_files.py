@@ -20,6 +20,7 @@ from tilework.core.files import open_plain
 from tilework.data.parquet_footer import Chunk, column_chunks
 
 LARGEST_GROUP = 1 << 30  # bytes of a row group once unpacked, in the columns that are read
+FREE, TIMES = 1 << 28, 4  # bytes of one, or times what its footer says, that values named again and again may fill
 ROWS_PER_BYTE = 16  # of the file: more rows than that cannot have names of their own
 TOGETHER = 64  # rows decoded in one call
 PORTION = 1 << 28  # bytes that those rows may become, if there are several
@@ -77,13 +78,14 @@ def read_group(parquet: Parquet, group: int, columns: Sequence[str]) -> Any:
     claimed = sum(max(chunk.unpacked, chunk.values) for chunk in read)
     longest = sum(chunk.unpacked for chunk in read if chunk.any_length)
     together = min(TOGETHER, max(1, PORTION // max(1, longest)))  # each row may repeat the longest value there is
+    most = min(LARGEST_GROUP, max(FREE, TIMES * claimed))
     for batch in () if claimed > LARGEST_GROUP else file.iter_batches(together, [group], list(columns), False):
         held += batch.nbytes
-        if held > LARGEST_GROUP:
+        if held > most:
             break
         batches.append(batch)
-    if max(claimed, held) > LARGEST_GROUP:
-        raise InputError(f"a row group of {max(claimed, held)} bytes", f"write it anew, below {LARGEST_GROUP} each")
+    if max(claimed, held) > most:
+        raise InputError(f"a row group of {max(claimed, held)} bytes", f"write it anew, below {most} each")
     if (found := sum(map(len, batches))) != rows:
         raise DamageError(f"row group {group} has {found} rows, not {rows}", "restore the file")
     return pyarrow.Table.from_batches(batches) if batches else None
