@@ -20,6 +20,7 @@ from statistics import mean
 from tilework.report.curve_figures import Effect, effect_chart
 
 BEGIN, END = "<!-- effects -->\n", "<!-- end of effects -->"
+TENTH = "at a tenth of the rate, fp32"
 # name | table | row | what it is compared with | points in the paper (ImageNet, its own network), None: not there
 EFFECTS = {
     "SeiT, on tokens": (
@@ -28,6 +29,7 @@ EFFECTS = {
         ("EDA and CutMix", "seit-tokens-1000-200", "EDA, CutMix", "plain crops", None),
         ("EDA and CutMix", "seit-tokens-2000", "EDA, CutMix", "plain crops", None),
         ("EDA and CutMix", "seit-tokens-500", "EDA, CutMix", "plain crops", None),
+        ("stem at a tenth of the rate", "seit-tokens-500", f"EDA, CutMix, stem {TENTH}", "EDA, CutMix", None),
         ("Emb-Noise", "seit-tokens-1000", "Emb-Noise", "plain crops", None),
         ("EDA, CutMix and Emb-Noise", "seit-tokens-1000", "EDA, CutMix, Emb-Noise", "plain crops", None),
         ("17 flowers after Imagenette", "flowers-tokens", "from Imagenette", "from nothing", None),
@@ -46,6 +48,7 @@ EFFECTS = {
     "LV-ViT": (
         ("MixToken", "pixels-500", "MixToken", "plain crops", None),
         ("MixToken", "pixels-500", "MixToken", "CutMix, mean", None),
+        ("MixToken", "pixels-500", f"MixToken, stem {TENTH}", f"stem {TENTH}", None),
         ("MixToken", "seit-tokens-500", "MixToken", "plain crops", None),
         ("MixToken", "seit-tokens-500", "MixToken", "EDA, CutMix", None),
         ("token labels", "pixels-500", "token labels", "plain crops", None),
@@ -80,7 +83,12 @@ EFFECTS = {
     ),
     "Good tokenizers": (
         ("frozen patches", "pixels-500", "frozen", "plain crops", -0.4),
-        ("patches at a tenth of the rate", "pixels-500", "stem at a tenth of the rate, fp32", "plain crops", None),
+        ("patches at a tenth of the rate", "pixels-500", f"stem {TENTH}", "plain crops", None),
+        ("patches at a tenth of the rate", "pixels-500", f"MixToken, stem {TENTH}", "MixToken", None),
+        ("frozen patches", "pixels-500", "frozen", f"stem {TENTH}", -0.4),
+        ("MoTo that starts even", "pixels-500", "MoTo on tokens, even start", f"stem {TENTH}", 1.8),
+        ("instance norm in its place", "pixels-500", "instance norm on tokens", f"stem {TENTH}", 0.3),
+        ("MoTo that starts even", "pixels-500", f"MoTo on tokens, even start, stem {TENTH}", f"stem {TENTH}", 1.8),
         ("intra windows", "pixels-500", "intra", "plain crops", 0.7),
         ("intra, local", "pixels-500", "intra, local", "plain crops", 1.1),
         ("intra, local, inter", "pixels-500", "intra, local, inter", "plain crops", 2.2),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ import pytest
 
 import faults.__main__
 from faults.damage import judge, made
+from faults.fuzz import GUIDED, Choices, Trial, drawn, guided
 from faults.matrix import ROWS, Outcome, Row
+from faults.parsers import PARSERS, Parser
 from faults.things import THINGS
+from tilework.core.errors import InputError
 
 QUICK = [row for row in ROWS if row.quick]
 
@@ -71,3 +75,49 @@ def test_unnoticed_damage_would_be_told(tmp_path: Path) -> None:
 
     other = type(thing)(thing.name, thing.make, broken)
     assert judge(other, path, files[0], sound) == "KeyError: 'x'"
+
+
+def some_parser(read: Callable[[Path], object]) -> Parser:
+    def write(folder: Path, rng: Random) -> None:
+        (folder / rng.choice(["x", "y"])).write_bytes(rng.randbytes(3))
+
+    return Parser("some", lambda folder: (folder / "x").write_bytes(b"sound"), write, read)
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        (InputError("it is odd", "mend it"), None),
+        (KeyError("x"), "KeyError: 'x'"),
+    ],
+)
+def test_how_senseless_files_are_judged(broken: Exception, told: str | None, tmp_path: Path) -> None:
+    def read(folder: Path) -> None:
+        if (folder / "x").read_bytes() != b"sound" or (folder / "y").exists():
+            raise broken
+
+    for trouble in drawn(some_parser(read), 20, np.random.default_rng(0), tmp_path):
+        assert trouble is None if told is None else str(trouble).endswith(told)
+
+
+def test_files_are_sound_before_every_trial(tmp_path: Path) -> None:
+    trial = Trial(some_parser(lambda folder: None), tmp_path)
+    for number in range(20):
+        assert trial(Random(number)) is None
+        assert [path.name for path in tmp_path.iterdir()] == ["x"]
+        assert (tmp_path / "x").read_bytes() == b"sound"
+
+
+def test_choices_follow_their_bytes() -> None:
+    chosen = Choices(bytes([3, 0, 255, 1, 128]))
+    assert [chosen.randrange(10), chosen.choice("ab"), chosen.randrange(256), chosen.randrange(2)] == [3, "a", 255, 1]
+    assert [chosen.randrange(7), chosen.choice("ab"), chosen.random()] == [128 % 7, "a", 0.0]  # used up: the first
+    assert Choices(bytes([5, 0, 0])).randbytes(40) == Choices(bytes([5, 0, 0])).randbytes(40)
+    assert Choices(bytes([5, 0, 0])).randbytes(40) != Choices(bytes([6, 0, 0])).randbytes(40)
+
+
+@pytest.mark.skipif(not GUIDED, reason="needs the extra fuzz")
+def test_coverage_guides_a_parser(tmp_path: Path) -> None:
+    found = list(guided(next(one for one in PARSERS if one.name == "label file"), 2.0, 0, tmp_path))
+    assert len(found) > 20
+    assert set(found) == {None}

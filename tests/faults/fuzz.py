@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -122,7 +123,9 @@ def guided(parser: Parser, seconds: float, seed: int, folder: Path) -> Iterator[
             done = told["done"]
         process.wait()
     if not done:
-        yield f"{parser.name}: the process ended with {process.returncode}: {said.read_text()[-500:]}"
+        lines = said.read_text(errors="replace").splitlines()
+        why = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b|terminate|  what", line)] or lines
+        yield f"{parser.name}: the process ended with {process.returncode}: {' '.join(why[-3:])[:500]}"
 
 
 GUIDED = find_spec("atheris") is not None  # else all are drawn at random
