@@ -124,8 +124,10 @@ def guided(parser: Parser, seconds: float, seed: int, folder: Path) -> Iterator[
         process.wait()
     if not done:
         lines = said.read_text(errors="replace").splitlines()
-        why = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b|terminate|  what", line)] or lines
-        yield f"{parser.name}: the process ended with {process.returncode}: {' '.join(why[-3:])[:500]}"
+        why = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b|terminate|  what|ALARM", line)] or lines
+        last = b"".join(path.read_bytes() for path in [*folder.glob("crash-*"), *folder.glob("timeout-*")][:1])
+        ended = f"the process ended with {process.returncode}: {' '.join(why[-3:])[:500]}"
+        yield f"{parser.name}, choices {last.hex()}: {ended}"
 
 
 GUIDED = find_spec("atheris") is not None  # else all are drawn at random
