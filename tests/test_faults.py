@@ -111,7 +111,9 @@ def test_files_are_sound_before_every_trial(tmp_path: Path) -> None:
 def test_choices_follow_their_bytes() -> None:
     chosen = Choices(bytes([3, 0, 255, 1, 128]))
     assert [chosen.randrange(10), chosen.choice("ab"), chosen.randrange(256), chosen.randrange(2)] == [3, "a", 255, 1]
-    assert [chosen.randrange(7), chosen.choice("ab"), chosen.random()] == [128 % 7, "a", 0.0]  # used up: the first
+    more = [[used.randrange(10**6) for _ in range(9)] for used in (chosen, Choices(b""))]
+    assert len(set(more[0])) == 9, "used up: they still differ, so that searches for another one end"
+    assert Choices(b"").sample(range(1000), 900) == Choices(b"").sample(range(1000), 900)
     assert Choices(bytes([5, 0, 0])).randbytes(40) == Choices(bytes([5, 0, 0])).randbytes(40)
     assert Choices(bytes([5, 0, 0])).randbytes(40) != Choices(bytes([6, 0, 0])).randbytes(40)
 

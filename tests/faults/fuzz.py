@@ -29,7 +29,7 @@ SECONDS, MEMORY = 2.0, 512 << 20  # of processor time, and growth of resident me
 
 
 class Choices(Random):
-    """A source of choices that are read from bytes; when they are used up, the first of each."""
+    """A source of choices that are read from bytes; when they are used up, those of a generator that never changes."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(0)
@@ -38,7 +38,7 @@ class Choices(Random):
     def _read(self, size: int) -> int:
         part = self.data[self.at : self.at + size]
         self.at += size
-        return int.from_bytes(part, "little")
+        return int.from_bytes(part, "little") if len(part) == size else super().getrandbits(8 * size)
 
     def _randbelow(self, n: int) -> int:
         return self._read(((n - 1).bit_length() + 7) // 8) % n
