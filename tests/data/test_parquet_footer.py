@@ -14,7 +14,7 @@ import pytest
 
 from tilework.core.errors import DamageError
 from tilework.data.parquet_files import open_parquet
-from tilework.data.parquet_footer import DEEPEST, Chunk, column_chunks
+from tilework.data.parquet_footer import DEEPEST, LARGEST, Chunk, column_chunks
 
 CONTRADICTING = Path(__file__).with_name("contradicting_statistics.parquet")  # histograms of the wrong length
 
@@ -86,4 +86,13 @@ def test_a_file_without_its_end_is_damaged(tmp_path: Path) -> None:
     data = written(TABLES["plain"]).getvalue()
     (tmp_path / "x.parquet").write_bytes(data[:-1])
     with pytest.raises(DamageError, match="no footer of Parquet"), open_parquet(tmp_path / "x.parquet"):
+        pass
+
+
+def test_a_footer_of_very_many_bytes_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "x.parquet").open("wb") as file:
+        file.truncate(1 << 26)
+        file.seek(0, 2)
+        file.write((LARGEST + 1).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(DamageError, match="its footer has 33554433 bytes"), open_parquet(tmp_path / "x.parquet"):
         pass

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 MAGIC = b"PAR1"
-LARGEST = 1 << 28  # bytes of a footer
+LARGEST = 1 << 25  # bytes of a footer: of a hundred thousand column chunks
 DEEPEST = 32  # structs and lists in one another
 BYTE_ARRAYS = (6, 7)  # types whose values have any length, or one that the schema says
 STRUCT, LIST, SET, MAP, BINARY, DOUBLE = 12, 9, 10, 11, 8, 7
@@ -37,8 +37,10 @@ def column_chunks(file: BinaryIO) -> list[list[Chunk]]:
     file.seek(max(0, end - 8))
     tail = file.read(8)
     length = int.from_bytes(tail[:4], "little")
-    if tail[4:] != MAGIC or not 0 < length <= min(end - 8, LARGEST):
+    if tail[4:] != MAGIC or not 0 < length <= end - 8:
         raise ValueError("it has no footer of Parquet")
+    if length > LARGEST:
+        raise ValueError(f"its footer has {length} bytes: write it anew in larger row groups")
     file.seek(end - 8 - length)
     try:
         groups = _Thrift(file.read(length)).struct(0)[ROW_GROUPS]
