@@ -39,7 +39,8 @@ def test_golden_losses(name: str, root: Path, tmp_path: Path, monkeypatch: pytes
     for part in ("steps", "evaluation"):
         assert found[part].keys() == GOLDEN[name][part].keys()
         for key, value in GOLDEN[name][part].items():
-            assert found[part][key] == pytest.approx(value, rel=1e-4, abs=1e-5), f"{part} {key}"
+            near = 5e-4 if key.endswith("_ratio") else 1e-4  # of gradients: 1.7e-4 between processors
+            assert found[part][key] == pytest.approx(value, rel=near, abs=1e-5), f"{part} {key}"
 
 
 @pytest.mark.parametrize("name", sorted(KEPT.keys() | FOUND.keys()))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 BF16 = ("avx512_bf16", "amx_bf16", "avx10_2")
 
 
@@ -14,5 +12,7 @@ def multiplies_bf16() -> bool:
 
     True where torch does not tell: older versions, processors that are not x86-64.
     """
+    import torch
+
     told: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return told.get("architecture") != "x86_64" or any(told.get(name) for name in BF16)
