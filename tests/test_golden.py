@@ -13,6 +13,9 @@ from golden.losses import CASES, FILE, losses, write_data
 from tilework.objectives import ObjectiveConfig
 
 GOLDEN = json.loads(FILE.read_text())
+ELSEWHERE = {  # where another processor than that of the file rounds otherwise by more than the bound
+    ("AVX2", "token_prop", "token_prop_ratio"): [0.446704, 0.466431, 0.511054, 0.561648],
+}
 FOUND, KEPT = settings.settings(), settings.read()
 
 
@@ -39,8 +42,8 @@ def test_golden_losses(name: str, root: Path, tmp_path: Path, monkeypatch: pytes
     for part in ("steps", "evaluation"):
         assert found[part].keys() == GOLDEN[name][part].keys()
         for key, value in GOLDEN[name][part].items():
-            near = 5e-4 if key.endswith("_ratio") else 1e-4  # of gradients: 1.7e-4 between processors
-            assert found[part][key] == pytest.approx(value, rel=near, abs=1e-5), f"{part} {key}"
+            value = ELSEWHERE.get((torch.backends.cpu.get_cpu_capability(), name, key), value)
+            assert found[part][key] == pytest.approx(value, rel=1e-4, abs=1e-5), f"{part} {key}"
 
 
 @pytest.mark.parametrize("name", sorted(KEPT.keys() | FOUND.keys()))
