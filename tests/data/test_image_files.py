@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier, Lock
+from time import sleep
 
 import numpy as np
 import pytest
@@ -99,6 +102,58 @@ def test_large_images_turn_to_rgb_by_tiles(monkeypatch: pytest.MonkeyPatch, pict
     monkeypatch.setattr(image_files, "_opaque", lambda image: sizes.append(image.width * image.height) or real(image))
     assert np.array_equal(np.asarray(image_files.to_rgb(picture)), usual)
     assert (sum(sizes), max(sizes)) == (150 * 200, 64 * 64)
+
+
+def test_an_image_in_rgb_is_not_copied() -> None:
+    """A photograph of 100 million pixels took 0.8 GB where it was needed whole."""
+    image = Image.new("RGB", (3, 2))
+    assert image_files.to_rgb(image) is image
+    image.info["transparency"] = (0, 0, 0)
+    assert image_files.to_rgb(image) is not image
+
+
+def test_the_image_of_a_file_outlives_it(tmp_path: Path) -> None:
+    gradient_file = put(tmp_path / "a.png", Image.fromarray(gradient(20, 30)))
+    with image_files.open_image(gradient_file) as image:
+        whole = image_files.to_rgb(image)
+    assert np.array_equal(np.asarray(whole), gradient(20, 30))
+
+
+@pytest.mark.parametrize(("mode", "bytes_per_pixel"), [("L", 5), ("P", 5), ("I;16", 6), ("RGBA", 8), ("CMYK", 8)])
+def test_a_copy_in_rgb_is_bounded(monkeypatch: pytest.MonkeyPatch, mode: str, bytes_per_pixel: int) -> None:
+    image = Image.new(mode, (30, 20))
+    monkeypatch.setattr(image_files, "MOST_BYTES", 600 * bytes_per_pixel)
+    assert image_files.to_rgb(image).mode == "RGB"
+    monkeypatch.setattr(image_files, "MOST_BYTES", 600 * bytes_per_pixel - 1)
+    with pytest.raises(ValueError, match=f"30x20 pixels .{mode}. take too much memory"):
+        image_files.to_rgb(image)
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_large_images_are_in_memory_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    """As many as there are cores took as many times the memory of one."""
+    monkeypatch.setattr(image_files, "LARGE", 20 * 30 - large)
+    file = put(tmp_path / "a.png", Image.fromarray(gradient(20, 30)))
+    met, inside, lock, most = Barrier(3), 0, Lock(), 0
+
+    def look() -> None:
+        nonlocal inside, most
+        met.wait()
+        with image_files.open_image(file, (4, 4)):
+            with lock:
+                inside += 1
+                most = max(most, inside)
+            if large:
+                sleep(0.05)
+            else:
+                met.wait(timeout=20)  # all of them at once, or this fails
+            with lock:
+                inside -= 1
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(look) for _ in range(3)]:
+            done.result()
+    assert most == (1 if large else 3)
 
 
 def with_scans(count: int, trailing: bytes = b"") -> bytes:

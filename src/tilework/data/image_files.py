@@ -8,12 +8,13 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice, takewhile
 from pathlib import Path
+from threading import RLock
 from typing import IO, BinaryIO, TypeVar
 
 import numpy as np
@@ -34,10 +35,13 @@ if find_spec("pillow_heif"):
 LARGEST = 100_000_000  # pixels; read from the header before anything is decoded
 TILE = 1024  # pixels on a side of what is copied of a large image at a time
 ALPHA = ("RGBA", "LA", "PA")  # modes with transparency
+ONE_LARGE = RLock()  # held while a large image is in memory: a core for each would take as many times its memory
 MOST_SCANS = 100  # of a JPEG file; encoders write about 10, and each takes as long as the image, however few its bytes
 MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd7\xff])")  # of a segment of a JPEG file that has a length
 SEQUENTIAL, SCAN, END = frozenset((0xC0, 0xC1)), 0xDA, 0xD9  # frames of sequential Huffman codes; a scan; the end
 LARGE, THIN = 16_000_000, 100  # an image of more pixels than the first has a byte for so many of them at least
+MOST_BYTES = 500_000_000  # of an image in memory and its copy in RGB together
+SMALL_PIXELS = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}  # bytes; of other modes 4
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def _reduced(image: Image.Image, side: int) -> Image.Image:
 @contextmanager
 def open_stored(path: File) -> Iterator[Image.Image]:
     """An image as it is stored, its number of pixels bounded before it is decoded."""
-    with bounded_image(path) as image:
+    with bounded_image(path) as image, ONE_LARGE if image.width * image.height > LARGE else nullcontext():
         yield image
 
 
@@ -187,9 +191,16 @@ def tiles(image: Image.Image, multiple: int = 1) -> Iterator[tuple[int, int, Ima
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Any mode to RGB: 16-bit grey is scaled, transparency lies on white."""
-    copied = image.mode.startswith("I") or image.mode in ALPHA or "transparency" in image.info
-    return _rgb_by_tiles(image) if copied and image.width * image.height > LARGE else _opaque(image)
+    """Any mode to RGB: 16-bit grey is scaled, transparency lies on white. One in RGB is given back, not copied."""
+    clear, pixels = "transparency" in image.info, image.width * image.height
+    if image.mode == "RGB" and not clear:
+        image.load()
+        return image
+    if pixels * (SMALL_PIXELS.get(image.mode, 4) + 4) > MOST_BYTES:
+        sides = f"{image.width}x{image.height}"
+        raise ValueError(f"{sides} pixels ({image.mode}) take too much memory beside a copy in RGB")
+    by_tiles = pixels > LARGE and (image.mode.startswith("I") or image.mode in ALPHA or clear)
+    return _rgb_by_tiles(image) if by_tiles else _opaque(image)
 
 
 def _rgb_by_tiles(image: Image.Image, factor: int = 1) -> Image.Image:
