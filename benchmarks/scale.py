@@ -68,7 +68,7 @@ def work(what: str, root: Path, images: int) -> None:
     elif what == "tokenize driver":
         from tilework.data.file_list import FileList
         from tilework.data.image_folder import ImageFolder
-        from tilework.tokenizers.tokenize import digest_of
+        from tilework.tokenizers.image_codes import digest_of
 
         names = (f"n{i // 1024:08d}/n{i:08d}_{i % 1024:06d}.JPEG" for i in range(images))
         files, classes = FileList(Path("photos"), names), tuple(map(str, range(images // 1024 + 1)))

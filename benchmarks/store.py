@@ -163,7 +163,8 @@ def tokenized(images: Path, folder: Path) -> Path:
     from tilework.recipes import recipes
     from tilework.runs import train
     from tilework.tokenizers import load_tokenizer, save_tokenizer
-    from tilework.tokenizers.tokenize import Tokenizing, tokenize
+    from tilework.tokenizers.image_codes import Tokenizing
+    from tilework.tokenizers.tokenize import tokenize
 
     if (images / "train").is_dir():
         images = images / "train"

@@ -32,8 +32,9 @@ from tilework.core.errors import InputError
 from tilework.data import ImageFolder, ImageSource, decode_image
 from tilework.evaluation.reconstruction import psnr, reconstruction
 from tilework.tokenizers import Tokenizer, box, load_tokenizer, save_tokenizer
+from tilework.tokenizers.image_codes import Tokenizing
 from tilework.tokenizers.kmeans import kmeans, squared_distances
-from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.tokenizers.tokenize import tokenize
 from tilework.tokenizers.tokenizer import Card
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -42,8 +42,9 @@ from tilework.data.image_folder import ImageFolder
 from tilework.store import Store
 from tilework.store.upload import upload
 from tilework.tokenizers import VitVqConfig
+from tilework.tokenizers.image_codes import Tokenizing
 from tilework.tokenizers.ray_engine import spool_on_ray
-from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.tokenizers.tokenize import tokenize
 from tilework.tokenizers.tokenizer import Card
 
 PATIENCE = 900.0  # seconds for anything to happen

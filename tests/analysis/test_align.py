@@ -23,7 +23,8 @@ from tilework.models import ResnetConfig, SwinConfig, VitConfig
 from tilework.objectives import ClassifyConfig, TlAlignConfig
 from tilework.runs import Run, train
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
-from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.tokenizers.image_codes import Tokenizing
+from tilework.tokenizers.tokenize import tokenize
 from tilework.train import FitConfig
 
 FILES = {"mixing.png", "labels.png", "ratio.png", "results.json"}

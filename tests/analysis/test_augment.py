@@ -22,7 +22,8 @@ from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
 from tilework.runs import Run, train
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
-from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.tokenizers.image_codes import Tokenizing
+from tilework.tokenizers.tokenize import tokenize
 from tilework.train import FitConfig
 
 PICTURES = {"flip.png", "affine.png", "resized-crop.png", "mixup-0.5.png", "cutmix.png", "colours.png"}

@@ -25,7 +25,8 @@ from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
 from tilework.runs import Run, Trained, evaluate_run, train
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
-from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.tokenizers.image_codes import Tokenizing
+from tilework.tokenizers.tokenize import tokenize
 from tilework.train import FitConfig
 
 CPU = torch.device("cpu")

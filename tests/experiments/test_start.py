@@ -19,8 +19,8 @@ from small_data import write_images, write_objects, write_store, write_voc
 from tilework.cli.main import main
 from tilework.evaluation.accuracy import interval
 from tilework.experiments import start as module
-from tilework.experiments.start import find_parts
 from tilework.experiments.start_page import next_commands, verdict
+from tilework.experiments.start_parts import find_parts
 from tilework.recipes import run_of
 from tilework.runs import Run
 from tilework.store import Store

@@ -32,8 +32,9 @@ from tilework.recipes import recipes
 from tilework.runs import Extra, Run, prepare, train
 from tilework.store import Store
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
+from tilework.tokenizers.image_codes import Tokenizing
 from tilework.tokenizers.kmeans import kmeans
-from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.tokenizers.tokenize import tokenize
 from tilework.train import FitConfig
 
 CPU = World(0, 1, torch.device("cpu"))

@@ -19,7 +19,8 @@ from tilework.recipes import recipes
 from tilework.runs import Artefacts, Run, equip, evaluate_run, export_run, load_exported, train
 from tilework.store import Store
 from tilework.tokenizers import DctConfig, load_tokenizer, save_tokenizer
-from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.tokenizers.image_codes import Tokenizing
+from tilework.tokenizers.tokenize import tokenize
 
 KEEP = 6
 

@@ -37,7 +37,8 @@ from tilework.store import Store, StoreWriter
 from tilework.store.label_maps import encode_map
 from tilework.store.masks import encode_mask
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
-from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.tokenizers.image_codes import Tokenizing
+from tilework.tokenizers.tokenize import tokenize
 from tilework.train import FitConfig, fit, time_steps
 
 CPU = World(0, 1, torch.device("cpu"))

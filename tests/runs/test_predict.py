@@ -26,7 +26,8 @@ from tilework.objectives import ClassifyConfig
 from tilework.runs import Run, evaluate_run, export_run, train
 from tilework.store import Store
 from tilework.tokenizers import VitVqConfig, load_tokenizer, save_tokenizer
-from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.tokenizers.image_codes import Tokenizing
+from tilework.tokenizers.tokenize import tokenize
 from tilework.train import FitConfig
 
 CPU = torch.device("cpu")

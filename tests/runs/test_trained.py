@@ -25,7 +25,8 @@ from tilework.objectives import ClassifyConfig
 from tilework.runs import Run, Trained, evaluate_run, train
 from tilework.store import Store, StoreWriter
 from tilework.tokenizers import VitVqConfig, save_tokenizer
-from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.tokenizers.image_codes import Tokenizing
+from tilework.tokenizers.tokenize import tokenize
 from tilework.tokenizers.tokenizer import load_tokenizer
 from tilework.train import FitConfig
 

@@ -18,8 +18,9 @@ from tilework.data import ImageFolder
 from tilework.data.open_images import open_images
 from tilework.store import spool_of
 from tilework.tokenizers import VitVqConfig
+from tilework.tokenizers.image_codes import Tokenizing
 from tilework.tokenizers.ray_engine import code_on_ray, spool_on_ray
-from tilework.tokenizers.tokenize import Tokenizing, finish, open_spool, spool_share, tokenize
+from tilework.tokenizers.tokenize import finish, open_spool, spool_share, tokenize
 from tilework.tokenizers.tokenizer import Card
 
 ray = pytest.importorskip("ray")

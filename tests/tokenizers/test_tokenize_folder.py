@@ -17,8 +17,9 @@ import tilework.tokenizers.tokenize as tokenize_module
 from tilework.core.errors import ConfigError, InputError, OutputError
 from tilework.data import Broken, ImageFolder, decode_image
 from tilework.store import Spool, Store
-from tilework.tokenizers import Tokenizer, VitVq, VitVqConfig
-from tilework.tokenizers.tokenize import Tokenizing, finish, open_spool, parse_share, spool_share, tokenize
+from tilework.tokenizers import Tokenizer, VitVq, VitVqConfig, image_codes
+from tilework.tokenizers.image_codes import Tokenizing
+from tilework.tokenizers.tokenize import finish, open_spool, parse_share, spool_share, tokenize
 from tilework.tokenizers.tokenizer import Card
 
 SIZE = (16, 24)
@@ -100,11 +101,11 @@ def test_store_says_how_it_was_made(folder: Path, tokenizer: VitVq, tmp_path: Pa
 
 def test_the_list_of_images_is_hashed_as_one_json_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spools of earlier versions go on. Oracle: the list in one piece."""
-    monkeypatch.setattr(tokenize_module, "PART", 4)
+    monkeypatch.setattr(image_codes, "PART", 4)
     images, settings = ImageFolder.open(folder), [[], 64, 1024, None, "ü"]
     assert len(images) > 4
     whole = json.dumps([images.keys, images.labels.tolist(), *settings])
-    assert tokenize_module.digest_of(images, settings) == hashlib.sha256(whole.encode()).hexdigest()
+    assert image_codes.digest_of(images, settings) == hashlib.sha256(whole.encode()).hexdigest()
 
 
 def test_squashed_images_are_whole(folder: Path, tokenizer: VitVq, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from tilework.data.image_folder import Images
 from tilework.data.open_images import open_images
 from tilework.store import Store
 from tilework.tokenizers import VitVq, VitVqConfig
-from tilework.tokenizers.tokenize import Tokenizing, finish, open_spool, spool_share, tokenize
+from tilework.tokenizers.image_codes import Tokenizing
+from tilework.tokenizers.tokenize import finish, open_spool, spool_share, tokenize
 from tilework.tokenizers.tokenizer import Card
 
 SIZE = (16, 24)

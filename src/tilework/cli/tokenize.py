@@ -12,7 +12,7 @@ from tilework.cli.output import progress_bar, show
 
 if TYPE_CHECKING:
     from tilework.data.image_folder import Images as Opened
-    from tilework.tokenizers.tokenize import Tokenizing
+    from tilework.tokenizers.image_codes import Tokenizing
 
 
 def tokenize(
@@ -114,8 +114,10 @@ def tokenize(
     from tilework.store import Store, codecs
     from tilework.store.finish import refuse_existing
     from tilework.tokenizers.box import FRAMES, Form, box_like, fitted_box, kept_box, open_tokenizer
+    from tilework.tokenizers.image_codes import Tokenizing
     from tilework.tokenizers.ray_engine import spool_on_ray
-    from tilework.tokenizers.tokenize import Tokenizing, open_spool, parse_share, parse_size, quarantine_of, spool_share
+    from tilework.tokenizers.receipts import quarantine_of
+    from tilework.tokenizers.tokenize import open_spool, parse_share, parse_size, spool_share
     from tilework.tokenizers.tokenize import tokenize as run
     from tilework.train.log import counted, notice
 
@@ -246,7 +248,7 @@ def _plan(job: Tokenizing, folder: Opened, out: Path) -> dict[str, object]:
     import numpy as np
 
     from tilework.store import Packed
-    from tilework.tokenizers.tokenize import try_batch
+    from tilework.tokenizers.image_codes import try_batch
 
     plan = job.plan(folder)
     record = Packed(int(np.prod(plan.grid)), plan.vocabulary).size

@@ -58,7 +58,8 @@ from tilework.store import Store
 from tilework.store.finish import is_finished
 from tilework.store.rearrange import first_of_each, random_rank
 from tilework.tokenizers import load_tokenizer
-from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.tokenizers.image_codes import Tokenizing
+from tilework.tokenizers.tokenize import tokenize
 from tilework.train.log import Bar, counted, notice
 
 RESULTS, TABLE, PLOT = "results.json", "table.md", "storage-accuracy.png"

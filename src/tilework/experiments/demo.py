@@ -33,7 +33,8 @@ from tilework.runs.trained import Trained
 from tilework.store import Store
 from tilework.store.finish import is_finished
 from tilework.tokenizers import Tokenizer, load_tokenizer, save_tokenizer
-from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.tokenizers.image_codes import Tokenizing
+from tilework.tokenizers.tokenize import tokenize
 from tilework.train.log import Bar, counted
 from tilework.version import __version__
 

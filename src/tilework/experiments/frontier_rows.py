@@ -35,10 +35,10 @@ from tilework.store import Store
 from tilework.store.finish import is_finished
 from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.box import FRAMES, LEVELS, Form, box_like, fitted_box
+from tilework.tokenizers.image_codes import Tokenizing
 from tilework.tokenizers.kmeans import kmeans
 from tilework.tokenizers.quantise import best
 from tilework.tokenizers.rounded import RoundedQuantiser, evenly_spaced
-from tilework.tokenizers.tokenize import Tokenizing
 from tilework.tokenizers.tokenize import tokenize as write_codes
 from tilework.train.log import Bar
 

@@ -29,15 +29,11 @@ from tilework.core.console import Bar, counted, notice
 from tilework.core.distributed import pick_device
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import is_free, locked, make_directory, write_json
-from tilework.core.location import is_store
 from tilework.core.sealed import read_json
-from tilework.data.detected import boxes_near
 from tilework.data.image_files import Broken, attempt, open_stored
-from tilework.data.image_folder import PARTS, ImageFolder, Level
+from tilework.data.image_folder import ImageFolder, Level
 from tilework.data.images import ImageSource
-from tilework.data.label_file import SUFFIXES as LABEL_SUFFIXES
 from tilework.data.label_file import LabelFile
-from tilework.data.labels import UNLABELLED
 from tilework.data.overlap import shared_images
 from tilework.data.split import list_images, split_numbers
 from tilework.evaluation import Classification, classify
@@ -46,6 +42,7 @@ from tilework.evaluation.colour_histogram import STEPS, colour_histograms
 from tilework.evaluation.probe import linear_hits
 from tilework.experiments.runner import claim
 from tilework.experiments.start_page import PAGE, write_page
+from tilework.experiments.start_parts import Parts, find_parts
 from tilework.experiments.statistics import paired_within_noise
 from tilework.recipes import run_of
 from tilework.runs import train
@@ -54,73 +51,21 @@ from tilework.runs.trained import Trained
 from tilework.store import Store
 from tilework.store.finish import is_finished
 from tilework.tokenizers.box import FRAMES, Form, box_like, fitted_box, kept_box, load_box, pooled_box
-from tilework.tokenizers.tokenize import Tokenizing, check_broken, pooled_of, quarantine_of, tokenize, try_batch
+from tilework.tokenizers.image_codes import Tokenizing, try_batch
+from tilework.tokenizers.receipts import check_broken, pooled_of, quarantine_of
+from tilework.tokenizers.tokenize import tokenize
 from tilework.version import __version__
 
 # most training images that a recipe is recommended for, the recipe, and what a step of it costs in images that go
 # through the tokenizer (docs/choosing.md)
 RECOMMENDED: tuple[tuple[float, str, float], ...] = ((float("inf"), "linear_cpu", 0.3),)
 FIVE_VIEWS = 4000  # most training images that five views are taken of: about a tenth of a second of one core each
-VALIDATION = ("val", "valid", "validation", "test")  # folders beside train/, the first that is there
 # rows of the comparison
 TRAINED, PROBE, COLOURS, LARGEST, PIXELS = "trained", "probe", "colours", "largest class", "pixels"
 PIXEL_RECIPE, TIMED = "plain_pixel_cpu", (2, 10)  # steps of the two short runs that tell what a step costs
 SHARE = 0.8  # of each class that is trained on
-FEWEST = 10  # images
 TRIED = 8  # images that the estimate of time is made from
 TIMES, RIVALS, PIXEL_STEPS = "times.json", "right.json", "pixel-steps.json"
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What there is to train and to validate on."""
-
-    train: Path
-    val: Path | None  # None: a part of `train` is split off
-    folder: ImageFolder  # of `train`
-    judged: ImageFolder | None  # of `val`
-
-
-def find_parts(images: Path, val: Path | None = None, level: Level = "leaf") -> Parts:
-    """Images as people have them: class folders, nested or not, a label file, or train/ and val/ with either."""
-    if images.is_dir() and val is None:
-        found = {entry.name for entry in images.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
-        if "train" in found and found <= PARTS:
-            val = next((images / name for name in VALIDATION if name in found), None)
-            images = images / "train"
-    if val is not None and is_store(val):
-        raise InputError(f"{val} is a token store, not images", "give a folder of images, or a label file")
-    boxes = boxes_near(images)
-    try:
-        folder = _labelled(images, level, val is None)
-    except InputError as error:
-        if boxes is None:
-            raise
-        raise InputError(f"{images} has annotations of boxes ({boxes[0]}), no classes of images", boxes[1]) from error
-    if boxes is not None:
-        remark = f"{images}: annotations of boxes ({boxes[0]}) are not read here: {boxes[1]}"
-        folder = replace(folder, remarks=(*folder.remarks, remark))
-    return Parts(images, val, folder, None if val is None else ImageFolder.open(val, folder.classes, level))
-
-
-def _labelled(images: Path, level: Level, split: bool) -> ImageFolder:
-    """Images with enough classes and images to learn from. split: whether those to validate on are among them."""
-    folder = ImageFolder.open(images, level=level)
-    if folder.classes == (UNLABELLED,):
-        tables = sorted(file for file in images.glob("*") if file.suffix.lower() in LABEL_SUFFIXES)
-        hint = (
-            f"give {tables[0]} if it has them" if tables else "give each class a sub-folder of its own, or a label file"
-        )
-        what = "is one image" if images.is_file() else "has no class folders and no labels"
-        raise InputError(f"{images} {what}", hint)
-    each = np.bincount(folder.labels)
-    full = int((each > 0).sum())
-    if split and each.max() < 3:
-        raise InputError(f"no class of {images} has 3 images", "add some, or give images to validate on with --val")
-    if full < 2 or len(folder) < FEWEST:
-        what = f"{images} has {counted(len(folder), 'image')} of {full} class{'' if full == 1 else 'es'}"
-        raise InputError(what, f"two classes and {FEWEST} images are needed at least")
-    return folder
 
 
 @dataclass

@@ -39,7 +39,8 @@ from tilework.runs import Run
 from tilework.store import Store
 from tilework.store.finish import is_finished
 from tilework.tokenizers import load_tokenizer
-from tilework.tokenizers.tokenize import Tokenizing, tokenize
+from tilework.tokenizers.image_codes import Tokenizing
+from tilework.tokenizers.tokenize import tokenize
 from tilework.train.log import Bar, counted, notice
 
 RESULTS, TABLE, PLOT, MEASURED = "results.json", "table.md", "accuracy-per-byte.png", "measured.json"

@@ -29,7 +29,7 @@ from tilework.models.weights import adopt, read_weights
 from tilework.runs.export import open_model
 from tilework.runs.teacher import timm_weights
 from tilework.store import Store
-from tilework.tokenizers.tokenize import quarantine_of
+from tilework.tokenizers.receipts import quarantine_of
 from tilework.train.log import Bar, counted, notice
 
 IMAGENET = 1000  # classes

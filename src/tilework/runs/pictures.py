@@ -25,7 +25,7 @@ from tilework.store import Store
 from tilework.tokenizers.box import open_tokenizer
 from tilework.tokenizers.find import find_tokenizer
 from tilework.tokenizers.images_as_codes import ImagesAsCodes
-from tilework.tokenizers.tokenize import images_of
+from tilework.tokenizers.receipts import images_of
 
 SIDE = 160  # pixels
 LARGEST = 1 << 16  # bytes of the note where images lie

@@ -21,7 +21,9 @@ from tilework.data.image_folder import ImageFolder, Images
 from tilework.data.pairs import PairFolder
 from tilework.store import Spool
 from tilework.store.seal import Sealing
-from tilework.tokenizers.tokenize import Tokenizing, check_receipt, count_images, spool_parts
+from tilework.tokenizers.image_codes import Tokenizing, count_images
+from tilework.tokenizers.receipts import check_receipt
+from tilework.tokenizers.tokenize import spool_parts
 
 if TYPE_CHECKING:
     from pathlib import Path

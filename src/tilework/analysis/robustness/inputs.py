@@ -33,7 +33,7 @@ from tilework.evaluation.restyle import RESTYLINGS
 from tilework.runs.trained import Trained
 from tilework.tokenizers import Tokenizer, box
 from tilework.tokenizers.images_as_codes import ImagesAsCodes
-from tilework.tokenizers.tokenize import images_of
+from tilework.tokenizers.receipts import images_of
 
 CELLS = "cells"
 Attack = Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "square", "random", "transfer"]
