@@ -31,7 +31,7 @@ from tilework.tokenizers import VitVqConfig, save_tokenizer
 FILE = Path(__file__).with_name("losses.json")
 CLASSES, COUNT, SIDE, PATCH = 3, 8, 128, 8
 SMALL = ["fit.epochs=0", "fit.steps=4", "fit.batch=8", "fit.log_every=1", "fit.evaluate_every=0", "fit.picture_every=0"]
-VIT = ["model.width=32", "model.depth=2", "model.heads=2"]
+VIT = ["model.width=32", "model.depth=2", "model.heads=2", "fit.optim.stem_scale=1"]
 VQ = ["model.width=32", "model.depth=1", "model.heads=2", "model.codes=32", "objective.warm_steps=2", "size=[64,64]"]
 DETECTOR = (
     "model.backbone.widths=[8,8,16,16]",

@@ -58,6 +58,17 @@ def test_recipe_says_what_it_is(recipe: Recipe) -> None:
     assert recipe.size == "full" or not recipe.published, "papers have no small forms"
 
 
+def test_small_vits_on_pixels_learn_their_patches_at_a_tenth_of_the_rate() -> None:
+    scale = {recipe.name: run_of(recipe.name).fit.optim.stem_scale for recipe in catalogue
+             if isinstance(recipe.run, Run) and recipe.size == "cpu"}  # fmt: skip
+    assert {name for name, value in scale.items() if value == 0.1} >= {"plain_pixel_cpu", "deit_cpu", "good_moto_cpu"}
+    assert {scale[name] for name in ("seit_cpu", "sequence_cpu", "good_swin_cpu", "seg_cpu")} == {1.0}
+    assert {run_of(name).fit.optim.stem_scale for name in ("deit_s", "good_deit_s", "lv_vit_s")} == {1.0}, (
+        "as published"
+    )
+    assert replace(run_of("plain_pixel_cpu").fit.optim, stem_scale=1.0) == run_of("seit_plain_cpu").fit.optim
+
+
 def test_what_was_measured_stands_in_the_results() -> None:
     text = DOCS.read_text()
     sections = {line.removeprefix("## "): [] for line in text.splitlines() if line.startswith("## ")}

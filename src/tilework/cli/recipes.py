@@ -120,7 +120,7 @@ def _table(cards: list[dict[str, Any]]) -> str:
             lines += wrap(words, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
         lines.append("")
     lines.append("Top-1 accuracy in %: published (*: not ImageNet-1k top-1) and measured here on small data; -: none.")
-    lines.append("Ours are of short runs, which do not compare methods: docs/results.md, 'All effects', does.")
+    lines.append("Ours are of different lengths and data: to compare methods see docs/results.md, 'All effects'.")
     lines.append("'tilework recipes NAME' prints one with all figures, its command and its settings.")
     return "\n".join(lines) + "\n"
 

@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tilework.augment import Augment, CentreCrop, Embed, TokenAdapt, TokenGeometry
+from tilework.augment import Augment, CentreCrop, TokenAdapt, TokenGeometry
 from tilework.core.errors import ConfigError
 from tilework.core.registry import Registry
 from tilework.models import ModelConfig
 from tilework.objectives import AdaptConfig, ReconstructConfig
-from tilework.recipes.small import small
+from tilework.recipes.small import Input, input_of, small
 from tilework.runs.run import Chain, Link, Run
 from tilework.tokenizers import DecodeEncode
 
-Input = Literal["tokens", "pixels"]
 NETWORKS = {
     "vit": "small ViT",
     "swin": "small Swin",
@@ -72,7 +71,7 @@ class Recipe:
     @property
     def takes(self) -> Input:
         """Its data, or those of a chain's first link."""
-        return _takes(self.runs[0])
+        return input_of(self.runs[0])
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -100,8 +99,8 @@ class Recipe:
         images = (
             ("TRAIN.json", "VAL.json") if {"boxes", "outlines"} & set(self.needs) else ("IMAGES/train", "IMAGES/val")
         )
-        data = ["STORE" if _takes(run) == "tokens" else images[0] for run in self.runs]
-        val = ["none"] * (len(data) - 1) + ["STORE" if _takes(self.runs[-1]) == "tokens" else images[1]]
+        data = ["STORE" if input_of(run) == "tokens" else images[0] for run in self.runs]
+        val = ["none"] * (len(data) - 1) + ["STORE" if input_of(self.runs[-1]) == "tokens" else images[1]]
         needed = [flags[need] for need in self.needs if need in flags]
         words = ["tilework train", self.name, *needed, "--data", *data, "--val", *val, "--out OUT"]
         return " ".join(words)
@@ -224,12 +223,8 @@ def find(name: str, small: bool = False) -> Recipe:
     return small_forms[recipe.name]
 
 
-def _takes(run: Run) -> Input:
-    return "tokens" if run.codes or any(isinstance(step, Embed) for step in run.evaluation) else "pixels"
-
-
 def _input(run: Run) -> str:
-    if _takes(run) == "tokens":
+    if input_of(run) == "tokens":
         return f"{run.codes[0]}x{run.codes[1]} tokens" if run.codes else "tokens"
     crops = [step.size for step in run.evaluation if isinstance(step, CentreCrop)]
     return f"{(crops or [run.size])[0][0]} px"

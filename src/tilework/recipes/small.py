@@ -7,7 +7,7 @@ vectors of unit variance, 1,200 steps. What one recipe does differently stands b
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from tilework.augment import (
     Augment,
@@ -42,7 +42,9 @@ from tilework.runs.run import Run
 from tilework.train import FitConfig, OptimConfig, ScheduleConfig
 
 AREA = (0.35, 1.0)  # of random crops
+PATCH_RATE = 0.1  # of the network's rate, for patches of pixels: at all of it they learn too fast (docs/results.md)
 Mixes = TypeVar("Mixes", CutMix, Mixup, MixToken)
+Input = Literal["tokens", "pixels"]
 
 
 def small(
@@ -108,7 +110,14 @@ def small(
         codes=half(run.codes) if run.codes else None,
         fit=small_schedule(run.fit),
     )
+    if isinstance(form.model, VitConfig) and input_of(form) == "pixels":
+        form = replace(form, fit=replace(form.fit, optim=replace(form.fit.optim, stem_scale=PATCH_RATE)))
     return resolve(form, None, settings)
+
+
+def input_of(run: Run) -> Input:
+    """What a run learns from."""
+    return "tokens" if run.codes or any(isinstance(step, Embed) for step in run.evaluation) else "pixels"
 
 
 def half(sides: tuple[int, int]) -> tuple[int, int]:
