@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tilework.core.errors import InputError
+from tilework.core.errors import DamageError, InputError
 from tilework.data import Loader, TokenSource, in_order
 from tilework.store import Store, StoreWriter
 
@@ -66,3 +66,65 @@ def test_classes_are_numbered_as_given(store: Store, classes: tuple[str, ...]) -
 def test_other_classes_are_refused(store: Store, classes: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match=r"a\.tok has other classes"):
         TokenSource(store, classes)
+
+
+class Counting:
+    """A store that counts the records it decodes."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.decoded = store, 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.store, name)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def batch(self, index: np.ndarray, view: np.ndarray) -> np.ndarray:
+        self.decoded += len(index)
+        return self.store.batch(index, view)
+
+
+@pytest.fixture
+def counting(store: Store) -> Counting:
+    return Counting(store)
+
+
+def test_a_small_store_is_decoded_once(counting: Counting) -> None:
+    source = TokenSource(counting)  # type: ignore[arg-type]
+    for wanted in ([3, 1, 3, 3], [1, 0], [6, 5, 4, 3, 2, 1, 0], [2, 2]):
+        batch = source.batch(np.array(wanted))
+        assert np.array_equal(batch.x.numpy(), IDS[wanted])
+        assert batch.x.dtype == torch.int32
+    assert counting.decoded == len(IDS)
+
+
+def test_batches_of_a_small_store_are_their_own(store: Store) -> None:
+    source = TokenSource(store)
+    source.batch(np.arange(7)).x.zero_()
+    assert np.array_equal(source.batch(np.arange(7)).x.numpy(), IDS)
+
+
+@pytest.mark.parametrize("wanted", [[7], [0, -1]])
+def test_samples_that_are_not_there_are_refused(store: Store, wanted: list[int]) -> None:
+    with pytest.raises(IndexError, match="of 7"):
+        TokenSource(store).batch(np.array(wanted))
+
+
+def test_a_large_store_is_decoded_each_time(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilework.data.tokens.KEEP_BYTES", 2 * IDS.size - 1)
+    source = TokenSource(counting)  # type: ignore[arg-type]
+    for _ in range(3):
+        assert np.array_equal(source.batch(np.arange(7)).x.numpy(), IDS)
+    assert counting.decoded == 3 * len(IDS)
+
+
+def test_a_damaged_record_is_refused_each_time(store: Store) -> None:
+    shard = next((Path(str(store.path)) / "shards").iterdir())
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    source = TokenSource(Store(store.path))  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(DamageError):
+            source.batch(np.arange(7))

@@ -27,11 +27,11 @@ from tilework.data.columns import ColumnKind, column_kinds
 from tilework.data.file_list import FileList
 from tilework.data.image_files import SUFFIXES, Broken, Frame, decode_image
 from tilework.data.image_folder import ImageFolder
-from tilework.data.images import KEEP_BYTES, ImageSource, decode_all
+from tilework.data.images import ImageSource, decode_all
 from tilework.data.objects import Objects
 from tilework.data.pairs import NAMES, image_sides, lines_of, voc_names, voc_root
 from tilework.data.placement import canvas_affine
-from tilework.data.source import Around, Source, innermost
+from tilework.data.source import KEEP_BYTES, Around, Source, innermost
 from tilework.data.voc_xml import read_voc
 from tilework.store import Store
 from tilework.store.columns import RecordColumn

@@ -21,9 +21,9 @@ from tilework.core.codebook import Codebook
 from tilework.core.errors import BrokenImagesError
 from tilework.data.image_files import Broken, File, Frame, attempt, decode_image
 from tilework.data.image_folder import ImageFolder, Images
+from tilework.data.source import KEEP_BYTES
 
 T = TypeVar("T")
-KEEP_BYTES = 1 << 30  # decoded folders up to this size stay in memory
 
 
 @dataclass

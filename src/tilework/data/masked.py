@@ -18,10 +18,10 @@ from tilework.core.location import Location, Url, is_store
 from tilework.data.class_mask import VOID, ClassMask
 from tilework.data.columns import ColumnKind, column_kinds
 from tilework.data.image_files import Broken, Frame, decode_image
-from tilework.data.images import KEEP_BYTES, ImageSource, decode_all
+from tilework.data.images import ImageSource, decode_all
 from tilework.data.pairs import PairFolder, image_sides, open_pairs
 from tilework.data.placement import canvas_affine
-from tilework.data.source import Around, Source, innermost
+from tilework.data.source import KEEP_BYTES, Around, Source, innermost
 from tilework.data.tokens import TokenSource
 from tilework.store import Store
 from tilework.store.columns import RecordColumn

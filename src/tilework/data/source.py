@@ -15,6 +15,8 @@ from tilework.core.batch import Batch, Shape, Stage
 from tilework.core.codebook import Codebook
 from tilework.core.errors import ConfigError
 
+KEEP_BYTES = 1 << 30  # decoded data sets up to this size stay in memory
+
 
 class Source(Protocol):
     """A data set that gives any set of its samples as a batch on the host."""

@@ -20,8 +20,8 @@ from tilework.core.batch import Batch, Column
 from tilework.core.rng import uniform
 from tilework.data.image_files import Broken, File, open_image, open_stored, to_rgb
 from tilework.data.image_folder import ImageFolder
-from tilework.data.images import KEEP_BYTES, ImageSource, decode_all
-from tilework.data.source import Redrawn, Source
+from tilework.data.images import ImageSource, decode_all
+from tilework.data.source import KEEP_BYTES, Redrawn, Source
 
 Sides = tuple[int, int]  # height, width
 Box = tuple[float, float, float, float]  # top, left, height, width
