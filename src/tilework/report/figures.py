@@ -243,7 +243,7 @@ def storage_accuracy(points: Sequence[tuple[str, float, float, float]]) -> bytes
         line = "o-" if all(values) else "o"  # join only rows that have values
         axes.errorbar(sizes, heights, spread, color=colour, fmt=line, linewidth=1, markersize=7, capsize=3, label=kind)
         for value, size, height in zip(values, sizes, heights, strict=True):
-            axes.annotate(value, (size, height), (0, 7), color=colour, textcoords="offset points", ha="center",
+            axes.annotate(value, (size, height), (7, -9), color=colour, textcoords="offset points", ha="left",
                           fontsize=8)  # fmt: skip
     axes.set_xscale("log")
     for set_formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
