@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from threading import Barrier, Lock
 from time import sleep
@@ -14,6 +16,7 @@ from PIL import Image
 
 from small_images import SIZE, UNDO, colour, gradient, png_header, put, tags
 from tilework.data import ImageFolder, ImageSource, decode_image, image_files
+from tilework.data.pairs import image_sides
 
 
 @pytest.mark.parametrize(("suffix", "tolerance"), [(".png", 0), (".jpg", 15), (".jpeg", 15), (".webp", 15)])
@@ -154,6 +157,77 @@ def test_large_images_are_in_memory_one_at_a_time(tmp_path: Path, monkeypatch: p
         for done in [pool.submit(look) for _ in range(3)]:
             done.result()
     assert most == (1 if large else 3)
+
+
+def held(do: Callable[[], object]) -> bool:
+    """Whether something waits while another thread has a large image."""
+    with ThreadPoolExecutor(1) as pool:
+        image_files.ONE_LARGE.acquire()
+        done = pool.submit(do)
+        try:
+            done.result(timeout=0.5)
+        except FutureTimeoutError:
+            return True
+        finally:
+            image_files.ONE_LARGE.release()
+            done.result()
+    return False
+
+
+@pytest.mark.parametrize(
+    ("ending", "settings", "waits"),
+    [("jpg", {}, False), ("jpg", {"progressive": True}, True), ("png", {}, True)],
+)
+def test_jpeg_files_that_are_decoded_small_do_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, settings: dict[str, bool], waits: bool
+) -> None:
+    """But progressive ones do, whose coefficients are in memory at full size."""
+    monkeypatch.setattr(image_files, "LARGE", 400 * 300 - 1)
+    monkeypatch.setattr(image_files, "THIN", 10**6)
+    file = tmp_path / f"a.{ending}"
+    Image.fromarray(gradient(300, 400)).save(file, **settings)
+    assert held(lambda: decode_image(file, (40, 40))) == waits
+
+
+def test_headers_do_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_files, "LARGE", 1)
+    monkeypatch.setattr(image_files, "THIN", 10**6)
+    file = put(tmp_path / "a.png", Image.fromarray(gradient(20, 30)))
+    assert not held(lambda: image_sides(file))
+
+
+def test_memory_of_an_image_that_is_turned_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 100 million pixels took 0.76 GB."""
+    file = tmp_path / "a.png"
+    Image.fromarray(gradient(20, 30)).save(file, exif=tags(6))
+    monkeypatch.setattr(image_files, "MOST_BYTES", 8 * 600)
+    with image_files.open_image(file) as image:
+        assert image.size == (20, 30)
+    monkeypatch.setattr(image_files, "MOST_BYTES", 8 * 600 - 1)
+    with (
+        pytest.raises(ValueError, match="30x20 pixels lie on their side and take too much memory"),
+        image_files.open_image(file),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(("subsampling", "coefficients"), [(0, 6), (2, 3)])
+def test_memory_of_a_progressive_jpeg_file_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subsampling: int, coefficients: int
+) -> None:
+    """Two bytes for each coefficient, of all three channels; they stay while the image is decoded."""
+    file = tmp_path / "a.jpg"
+    Image.fromarray(gradient(64, 64)).save(file, progressive=True, subsampling=subsampling)
+    monkeypatch.setattr(image_files, "MOST_BYTES", 64 * 64 * (coefficients + 4))
+    with image_files.open_image(file):
+        pass
+    monkeypatch.setattr(image_files, "MOST_BYTES", 64 * 64 * (coefficients + 4) - 1)
+    with (
+        pytest.raises(ValueError, match="are a progressive JPEG file that takes too much"),
+        image_files.open_image(file),
+    ):
+        pass
+    decode_image(file, (4, 4))  # an eighth of the sides: coefficients alone
 
 
 def with_scans(count: int, trailing: bytes = b"") -> bytes:

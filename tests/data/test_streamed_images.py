@@ -22,7 +22,7 @@ from tilework.core.errors import InputError
 from tilework.data import ImageFolder, ImageSource, Loader, RandomCrops, WholeImages, in_order
 from tilework.data.image_folder import Images
 from tilework.data.open_images import open_images, take_images
-from tilework.data.streamed_images import Streamed, StreamedImages
+from tilework.data.streamed_images import Opened, Streamed, StreamedImages
 
 CROP = ((16, 16), (0.2, 1.0), (3 / 4, 4 / 3))
 
@@ -149,6 +149,19 @@ def test_the_next_image_takes_the_place_of_a_broken_one(crop: bool, tmp_path: Pa
     later.images.quarantine.write_to(file)
     later.draw(0, 0, number)
     assert len(file.read_text().splitlines()) == 3  # a run that goes on names them once
+
+
+def test_images_of_a_batch_are_freed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them stayed in memory until the batch was cut: 1.4 GB of 16 large ones."""
+    source = training(open_images(write_folder(tmp_path / "photos")))
+    opened: list[Opened] = []
+    real = Opened.of
+    monkeypatch.setattr(Opened, "of", lambda data: opened.append(real(data)) or opened[-1])
+    source.draw(0, 0, np.arange(len(source)))
+    assert len(opened) == len(source)
+    for one in opened:
+        with pytest.raises(ValueError, match="closed image"):
+            one.image.getpixel((0, 0))
 
 
 def test_evaluation_leaves_broken_images_out(tmp_path: Path) -> None:

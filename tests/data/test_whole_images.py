@@ -117,6 +117,21 @@ def test_large_files_are_decoded_no_finer_than_needed(tmp_path: Path, monkeypatc
     assert seen == [(60, 80), (240, 320), (480, 640)]  # an eighth; a half: 36 of 101 rows; all
 
 
+def test_large_crops_are_averaged_before_they_are_resized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were copied whole. Oracle: the same crop where it does not count as large."""
+    file, sides, box = tmp_path / "a.png", (600, 900), (20.5, 100.25, 500.0, 640.5)
+    rows, columns = np.mgrid[:600, :900]
+    smooth = np.stack([rows / 3, columns / 4, 128 + 100 * np.sin(rows / 40) * np.cos(columns / 50)], -1)
+    Image.fromarray(smooth.astype(np.uint8)).save(file)
+    usual = whole_images.cut_file(file, sides, box, (32, 40))
+    cropped: list[object] = []
+    monkeypatch.setattr(Image.Image, "crop", lambda *told: cropped.append(told))
+    monkeypatch.setattr(whole_images, "LARGE", 500 * 640)
+    found = whole_images.cut_file(file, sides, box, (32, 40))
+    assert not cropped
+    assert np.abs(found.astype(int) - usual).max() <= 2
+
+
 @pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA", "CMYK", "I;16"])
 def test_every_mode_becomes_rgb(tmp_path: Path, mode: str) -> None:
     """As the middle squares do; grey stays grey."""

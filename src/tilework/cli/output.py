@@ -59,7 +59,7 @@ def compact(value: Any, room: int = 100, indent: str = "") -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, float):  # accuracies to a hundredth of a point, everything else to three digits
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) <= 1 else f"{value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.4g}" if abs(value) <= 1 else f"{value:.3g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, list | tuple):

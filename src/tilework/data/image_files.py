@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -40,7 +40,7 @@ MOST_SCANS = 100  # of a JPEG file; encoders write about 10, and each takes as l
 MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd7\xff])")  # of a segment of a JPEG file that has a length
 SEQUENTIAL, SCAN, END = frozenset((0xC0, 0xC1)), 0xDA, 0xD9  # frames of sequential Huffman codes; a scan; the end
 LARGE, THIN = 16_000_000, 100  # an image of more pixels than the first has a byte for so many of them at least
-MOST_BYTES = 500_000_000  # of an image in memory and its copy in RGB together
+MOST_BYTES = 520_000_000  # of an image in memory and one copy of it together
 SMALL_PIXELS = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}  # bytes; of other modes 4
 
 
@@ -98,12 +98,14 @@ def fit_image(image: Image.Image, size: tuple[int, int], frame: Frame) -> Image.
 @contextmanager
 def open_image(path: File, size: tuple[int, int] | None = None) -> Iterator[Image.Image]:
     """An image upright. size: what it will be cut to, if at once."""
-    with open_stored(path) as image:
+    with bounded_image(path) as image:
         if size is not None:
             image.draft("RGB", (2 * max(size), 2 * max(size)))  # the sides may change places below
-            image = _reduced(image, 2 * max(size))
-        ImageOps.exif_transpose(image, in_place=True)  # without a copy of one that is upright
-        yield image
+        with alone(image):
+            if size is not None:
+                image = _reduced(image, 2 * max(size))
+            turn(image)
+            yield image
 
 
 def _reduced(image: Image.Image, side: int) -> Image.Image:
@@ -126,12 +128,45 @@ def _reduced(image: Image.Image, side: int) -> Image.Image:
 @contextmanager
 def open_stored(path: File) -> Iterator[Image.Image]:
     """An image as it is stored, its number of pixels bounded before it is decoded."""
-    with bounded_image(path) as image, ONE_LARGE if image.width * image.height > LARGE else nullcontext():
+    with bounded_image(path) as image, alone(image):
         yield image
 
 
+def alone(image: Image.Image) -> AbstractContextManager[object]:
+    """While an image is decoded and used, no other large one is. JPEG files count at the size they are decoded to."""
+    scale, pixels = _drafted(image), image.width * image.height
+    if _progressive(image):
+        sampled = [horizontal * vertical for _, horizontal, vertical, _ in getattr(image, "layer", ())]
+        coefficients = 2 * scale**2 * pixels * sum(sampled) // max(sampled, default=1)  # of the whole image
+        _check_memory(image, 4 * pixels + coefficients, "are a progressive JPEG file that takes")
+    return ONE_LARGE if pixels * (scale**2 if _progressive(image) else 1) > LARGE else nullcontext()
+
+
+def turn(image: Image.Image) -> None:
+    """Put an image upright, without a copy of one that is."""
+    if image.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9):
+        size = image.width * image.height * SMALL_PIXELS.get(image.mode, 4)
+        _check_memory(image, 2 * size, "lie on their side and take")
+    ImageOps.exif_transpose(image, in_place=True)
+
+
+def _check_memory(image: Image.Image, size: int, what: str) -> None:
+    if size > MOST_BYTES:
+        raise ValueError(f"{image.width}x{image.height} pixels {what} too much memory: {size >> 20} MB")
+
+
+def _progressive(image: Image.Image) -> bool:
+    return image.format in ("JPEG", "MPO") and bool(image.info.get("progressive"))
+
+
+def _drafted(image: Image.Image) -> int:
+    """How many times smaller than stored a JPEG file is decoded."""
+    told = getattr(image, "decoderconfig", ()) if image.format in ("JPEG", "MPO") else ()
+    return int(told[0]) if told else 1
+
+
 def bounded_image(path: File) -> Image.Image:
-    """The same, open for as long as it is used."""
+    """An image of which the header was read, its number of pixels bounded; open for as long as it is used."""
     image = Image.open(path, formats=FORMATS)
     if image.width * image.height > LARGEST:
         image.close()

@@ -26,7 +26,7 @@ from PIL import Image
 from tilework.core.errors import InputError
 from tilework.data.class_mask import VOID
 from tilework.data.file_list import FileList, lies_below
-from tilework.data.image_files import SUFFIXES, open_stored, tiles
+from tilework.data.image_files import SUFFIXES, bounded_image, open_stored, tiles
 from tilework.data.image_folder import ImageFolder
 
 NAMES, SETTINGS, ADE = "classes.txt", "dataset.json", "objectInfo150.txt"
@@ -256,7 +256,7 @@ def lines_of(path: Path) -> list[str]:
 
 def image_sides(path: Path) -> tuple[int, int]:
     """Height and width of an image upright, from its header."""
-    with open_stored(path) as image:
+    with bounded_image(path) as image:
         width, height = image.size
         return (width, height) if image.getexif().get(0x0112, 1) in (5, 6, 7, 8) else (height, width)
 

@@ -7,24 +7,26 @@ N images | B batch | H, W pixels of a crop
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from math import ceil, floor
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image
 from torch import Tensor
 
 from tilework.core.affine import TRIES, Boxes, box_affine, random_boxes
 from tilework.core.batch import Batch, Column
 from tilework.core.rng import uniform
-from tilework.data.image_files import Broken, File, open_image, open_stored, to_rgb
+from tilework.data.image_files import LARGE, Broken, File, alone, bounded_image, open_image, to_rgb, turn
 from tilework.data.image_folder import ImageFolder
 from tilework.data.images import ImageSource, decode_all
 from tilework.data.source import KEEP_BYTES, Redrawn, Source
 
 Sides = tuple[int, int]  # height, width
 Box = tuple[float, float, float, float]  # top, left, height, width
+GAP = 3.0  # large crops are averaged down to so many times their size first, instead of copied
 FINER = 1.5  # a crop is decoded at this many times its size at least, where the file has as much
 
 
@@ -142,17 +144,21 @@ def cut_file(path: File, sides: Sides, box: Box, size: Sides) -> np.ndarray:
 
     sides: of the upright image, by which the box is given.
     """
-    with open_stored(path) as image:
+    with bounded_image(path) as image:
         return cut_image(image, sides, box, size)
 
 
 def cut_image(image: Image.Image, sides: Sides, box: Box, size: Sides) -> np.ndarray:
-    """The same of an image that was opened and not yet decoded."""
+    """The same of an image that was opened and not yet decoded. It is closed afterwards, and its memory free."""
     wanted = [ceil(FINER * size[i] * sides[i] / box[2 + i]) for i in (0, 1)]  # height, width of the whole
     image.draft("RGB", (wanted[0], wanted[1]) if _lies(image) else (wanted[1], wanted[0]))
-    ImageOps.exif_transpose(image, in_place=True)
-    outer, inner = _enclose(box, sides, (image.height, image.width))
-    return _resize(to_rgb(image.crop(outer)), inner, size)
+    with alone(image), closing(image):
+        turn(image)
+        outer, inner = _enclose(box, sides, (image.height, image.width))
+        left, top, right, bottom = outer
+        if (right - left) * (bottom - top) <= LARGE:
+            return _resize(to_rgb(image.crop(outer)), inner, size)
+        return _resize(to_rgb(image), (left + inner[0], top + inner[1], left + inner[2], top + inner[3]), size, GAP)
 
 
 def upright_sides(image: Image.Image) -> Sides:
@@ -162,7 +168,7 @@ def upright_sides(image: Image.Image) -> Sides:
 
 def shrink_image(path: File, crop: Sides) -> tuple[np.ndarray, Sides]:
     """An image upright in RGB, its short side at most twice the crop's longer one, and the sides that it had."""
-    with open_stored(path) as image:
+    with bounded_image(path) as image:
         own = upright_sides(image)
     with open_image(path, crop) as upright:
         shrunk, least = to_rgb(upright), 2 * max(crop)
@@ -188,5 +194,5 @@ def _enclose(box: Box, sides: Sides, held: Sides) -> tuple[tuple[int, int, int, 
     return outer, (x - outer[0], y - outer[1], right - outer[0], bottom - outer[1])
 
 
-def _resize(image: Image.Image, box: Box, size: Sides) -> np.ndarray:
-    return np.asarray(image.resize((size[1], size[0]), Image.Resampling.BICUBIC, box))
+def _resize(image: Image.Image, box: Box, size: Sides, gap: float | None = None) -> np.ndarray:
+    return np.asarray(image.resize((size[1], size[0]), Image.Resampling.BICUBIC, box, gap))

@@ -30,7 +30,7 @@ from tilework.core.distributed import pick_device
 from tilework.core.errors import InputError, OutputError
 from tilework.core.files import is_free, locked, make_directory, write_json
 from tilework.core.sealed import read_json
-from tilework.data.image_files import Broken, attempt, open_stored
+from tilework.data.image_files import Broken, attempt, bounded_image
 from tilework.data.image_folder import ImageFolder, Level
 from tilework.data.images import ImageSource
 from tilework.data.label_file import LabelFile
@@ -441,7 +441,7 @@ def _header(path: Path) -> tuple[int, int] | str:
     """Height and width of an image, or why it cannot be read; nothing is decoded."""
 
     def size() -> tuple[int, int]:
-        with open_stored(path) as image:
+        with bounded_image(path) as image:
             return image.height, image.width
 
     return attempt(path, size)

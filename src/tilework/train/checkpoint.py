@@ -144,7 +144,7 @@ def _state(path: Path) -> dict[str, Any]:
         state = read_json(path / "state.json")
         if state["version"] != VERSION:
             raise DamageError(f"{path} has checkpoint version {state['version']}, not {VERSION}", "update Tilework")
-        if not isinstance(state["sha256"], dict) or type(state["step"]) is not int or state["step"] < 0:
+        if not isinstance(state["sha256"], dict) or type(state["step"]) is not int or not 0 <= state["step"] < 1 << 63:
             raise ValueError("no hashes, or no step")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamageError(f"{path / 'state.json'} cannot be read", f"remove the checkpoint ({error!r})") from error
@@ -203,16 +203,15 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer, keep: bool = True) -> di
 def load_optimiser(path: Path, optimiser: torch.optim.Optimizer) -> None:
     """Restore the state of an optimiser; one that is divided among processes takes its part of it."""
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    slots = SLOTS[type(optimiser).__name__]
+    slots, numbers = SLOTS[type(optimiser).__name__], set(map(str, range(len(parameters))))
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in _tensors(path, "optimiser", _state(path)).items():
         number, _, key = name.partition(".")
-        known = number.isdecimal() and int(number) < len(parameters) and key in slots
+        known = number in numbers and key in slots
         if not known or not _fits(value, torch.zeros(()) if key == STEP else parameters[int(number)]):
-            raise DamageError(f"{path} is a checkpoint of another optimiser", f"'{name}' does not fit; use its run")
+            raise DamageError(f"{path} is a checkpoint of another optimiser", f"'{name[:80]}' does not fit; use its run")
         state.setdefault(int(number), {})[key] = divided_like(value, parameters[int(number)])
-    if any(len(found) < len(slots) for found in state.values()):
-        raise DamageError(
-            f"{path} is a checkpoint of another optimiser", "numbers of a parameter are missing; use its run"
-        )
+    lacking = [f"{key} of parameter {number}" for number, found in state.items() for key in slots if key not in found]
+    if lacking:
+        raise DamageError(f"{path} is a checkpoint of another optimiser", f"it has no {lacking[0]}; use its run")
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
