@@ -13,7 +13,7 @@ import pytest
 
 import faults.__main__
 from faults.damage import judge, made
-from faults.fuzz import GUIDED, Choices, Trial, drawn, guided
+from faults.fuzz import GUIDED, Choices, Trial, drawn, guided, judged
 from faults.matrix import ROWS, Outcome, Row
 from faults.parsers import PARSERS, Parser
 from faults.things import THINGS
@@ -98,6 +98,17 @@ def test_how_senseless_files_are_judged(broken: Exception, told: str | None, tmp
 
     for trouble in drawn(some_parser(read), 20, np.random.default_rng(0), tmp_path):
         assert trouble is None if told is None else str(trouble).endswith(told)
+
+
+def test_memory_counts_in_every_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peak of a process never falls: a second file that takes as much as the first was not seen."""
+    monkeypatch.setattr("faults.fuzz.MEMORY", 32 << 20)
+    assert judged(lambda: bytes(1)) is None
+    for megabytes in (80, 60, 70):
+        told = judged(lambda size=megabytes << 20: np.ones(size, np.uint8).sum())
+        assert told is not None
+        assert abs(int(told.removesuffix(" MB")) - megabytes) < 20
+    assert judged(lambda: bytes(1)) is None
 
 
 def test_files_are_sound_before_every_trial(tmp_path: Path) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from tilework.core.errors import DamageError
-from tilework.data.parquet_files import open_parquet
+from tilework.data.parquet_files import column_values, open_parquet
 from tilework.data.parquet_footer import DEEPEST, LARGEST, Chunk, column_chunks
 
 CONTRADICTING = Path(__file__).with_name("contradicting_statistics.parquet")  # histograms of the wrong length
@@ -73,7 +76,7 @@ def rebuilt(footer: bytes) -> io.BytesIO:
         (b"\x49\xfc\xff\xff\xff\xff\xff\xff\xff\x7f", "damaged"),  # a list of 2**63 row groups
         (b"\x15" + b"\xff" * 11, "damaged"),  # a number without end
         (b"\x1c" * (2 * DEEPEST), "too deep"),
-        (b"\x4b\x00", "unknown kind"),
+        (b"\x5b\x00", "unknown kind"),
         (b"\x49\x1c\x19\x1c\x3c\x15\x00\x46\x01\x16\x00\x00\x00\x00\x00", "claims -1 values"),
     ],
 )
@@ -94,5 +97,48 @@ def test_a_footer_of_very_many_bytes_is_not_read(tmp_path: Path) -> None:
         file.truncate(1 << 26)
         file.seek(0, 2)
         file.write((LARGEST + 1).to_bytes(4, "little") + b"PAR1")
-    with pytest.raises(DamageError, match="its footer has 33554433 bytes"), open_parquet(tmp_path / "x.parquet"):
+    with pytest.raises(DamageError, match=f"its footer has {LARGEST + 1} bytes"), open_parquet(tmp_path / "x.parquet"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("head", "one"),
+    [(b"\x1c", b"\x00"), (b"\x19\x0c", b""), (b"\x15", b"\x00"), (b"\x18", b"\x00")],
+    ids=["structs", "lists", "integers", "texts"],
+)
+def test_very_many_values_take_no_time(head: bytes, one: bytes) -> None:
+    """Thirty million empty structs took 2.4 GB and ten seconds."""
+    count = LARGEST - 100
+    length = b""
+    while count > 127:
+        length, count = length + bytes([count & 127 | 128]), count >> 7
+    footer = b"\x19" + bytes([0xF0 | head[0] & 15]) + length + bytes([count]) + bytes(LARGEST - 100)
+    before = time.process_time()
+    with pytest.raises(ValueError, match="very many values"):
+        column_chunks(rebuilt(footer))
+    assert time.process_time() - before < 1
+
+
+def test_many_small_values_are_passed_over_in_little_memory() -> None:
+    footer = b"\x19\xfc\xc0\x84\x3d" + bytes(1_000_000) + b"\x39\x0c\x00"  # a million empty structs; no row groups
+    tracemalloc.start()
+    assert column_chunks(rebuilt(footer)) == []
+    assert tracemalloc.get_traced_memory()[1] < 5 << 20
+    tracemalloc.stop()
+
+
+def test_an_encrypted_file_is_named_so(tmp_path: Path) -> None:
+    data = written(TABLES["plain"]).getvalue()
+    (tmp_path / "x.parquet").write_bytes(data[:-4] + b"PARE")
+    with pytest.raises(DamageError, match="encrypted"), open_parquet(tmp_path / "x.parquet"):
+        pass
+
+
+def test_categories_are_read_as_their_names(tmp_path: Path) -> None:
+    """Each batch carried all of them, and all were counted for each."""
+    names = [f"class {number} with a long name, as people give them" for number in range(500)]
+    numbers = np.arange(40_000) % 500
+    column = pyarrow.DictionaryArray.from_arrays(pyarrow.array(numbers.astype(np.int32)), pyarrow.array(names))
+    pyarrow.parquet.write_table(pyarrow.table({"label": column}), tmp_path / "x.parquet")
+    with open_parquet(tmp_path / "x.parquet") as parquet:
+        assert column_values(parquet, "label") == [names[number] for number in numbers]

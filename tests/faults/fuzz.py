@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -82,7 +81,7 @@ class Trial:
 
 def judged(read: Callable[[], object]) -> str | None:
     """What is wrong with how a file is read or refused, if anything."""
-    before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before, begun = forget_peak(), time.process_time()
     trouble = None
     try:
         read()
@@ -91,9 +90,22 @@ def judged(read: Callable[[], object]) -> str | None:
     except Exception as error:
         trouble = f"{type(error).__name__}: {str(error)[:200]}"
     seconds = time.process_time() - begun
-    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    grown = memory("VmHWM") - before
     trouble = trouble or (f"{seconds:.1f} s" if seconds > SECONDS else None)
     return trouble or (f"{grown >> 20} MB" if grown > MEMORY else None)
+
+
+def forget_peak() -> int:
+    """Begin to measure the peak of this process's memory anew; returns its memory now, in bytes (Linux alone)."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory("VmRSS")
+
+
+def memory(which: str) -> int:
+    """Resident memory of this process in bytes: VmRSS now, VmHWM at its peak."""
+    found = re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return 1024 * int(found[1])
 
 
 def drawn(parser: Parser, count: int, rng: np.random.Generator, folder: Path) -> Trials:

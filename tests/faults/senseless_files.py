@@ -252,6 +252,14 @@ def parquet_file(folder: Path, rng: Random) -> None:
         if rng.randrange(2):  # what describes the file stands at its end
             length = min(int.from_bytes(found[-8:-4], "little") + 8, len(found))
             tail = change_bytes(found[-length:-8], rng, [found])[0]
+            if rng.randrange(8) == 0:  # a list of very many empty structs
+                tail = (
+                    tail[:-1]
+                    + b"\xf9\xfc\x80\x80"
+                    + bytes([rng.choice([8, 64, 127])])
+                    + bytes(rng.choice([1, 1 << 17, 1 << 21]))
+                    + b"\0"
+                )
             found = found[:-length] + tail + len(tail).to_bytes(4, "little") + b"PAR1"
         else:
             found = change_bytes(found, rng, [found])[0]

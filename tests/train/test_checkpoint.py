@@ -130,7 +130,9 @@ def forge(path: Path, part: str, tensors: dict[str, torch.Tensor]) -> None:
     write_sealed(path / "state.json", {**state, "sha256": hashes})
 
 
-@pytest.mark.parametrize("name", ["0.exp_avg", "x.exp_avg", "-1.step", "99.step", "0.", "0.surprise", "٣.step", "00.step"])
+@pytest.mark.parametrize(
+    "name", ["0.exp_avg", "x.exp_avg", "-1.step", "99.step", "0.", "0.surprise", "٣.step", "00.step"]
+)
 @pytest.mark.parametrize("value", [torch.zeros(2, 3).bfloat16(), torch.zeros(7), torch.zeros((), dtype=torch.int64)])
 def test_a_state_that_the_optimiser_cannot_take_is_refused(tmp_path: Path, name: str, value: torch.Tensor) -> None:
     _, optimiser = saved(tmp_path)
@@ -145,7 +147,7 @@ def test_a_parameter_of_very_many_digits_is_refused(tmp_path: Path) -> None:
     _, optimiser = saved(tmp_path)
     path = tmp_path / "step-00000007"
     forge(path, "optimiser", {**optimiser_tensors(optimiser), "9" * 5000 + ".step": torch.zeros(())})
-    with pytest.raises(DamageError, match="another optimiser: '9+' does not fit") as told:
+    with pytest.raises(DamageError, match=r"another optimiser: '9+' does not fit") as told:
         load_optimiser(path, torch.optim.AdamW(Holder().parameters()))
     assert len(str(told.value)) < 1000
 

@@ -19,17 +19,18 @@ from tilework.core.errors import DamageError, InputError, MachineError
 from tilework.core.files import open_plain
 from tilework.data.parquet_footer import Chunk, column_chunks
 
-LARGEST_GROUP = 1 << 30  # bytes of a row group once unpacked, in the columns that are read
-FREE, TIMES = 1 << 28, 4  # bytes of one, or times what its footer says, that values named again and again may fill
+LARGEST_GROUP = 1 << 30  # bytes of a row group once decoded, in the columns that are read
+REPEATED, EXPANSION = 1 << 28, 4  # bytes, or times what its footer says, that repeated values may fill in one
 ROWS_PER_BYTE = 16  # of the file: more rows than that cannot have names of their own
-TOGETHER = 64  # rows decoded in one call
-PORTION = 1 << 28  # bytes that those rows may become, if there are several
+BATCH_ROWS = 64  # decoded in one call
+BATCH_BYTES = 1 << 28  # that those rows may become, if there are several
 
 
 @dataclass(frozen=True)
 class Parquet:
     """A file that is open."""
 
+    path: Path
     file: Any  # pyarrow's ParquetFile
     chunks: list[list[Chunk]]  # columns of each row group
 
@@ -51,7 +52,7 @@ def open_parquet(path: Path) -> Iterator[Parquet]:
                 raise DamageError(f"{path} claims {file.metadata.num_rows} rows in {size} bytes", "restore it")
             if file.num_row_groups != len(chunks):
                 raise ValueError("its footer is damaged")
-            yield Parquet(file, chunks)
+            yield Parquet(path, file, chunks)
     except FileNotFoundError as error:
         raise InputError(f"{path} cannot be read", "there is no such file") from error
     except (pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
@@ -59,7 +60,7 @@ def open_parquet(path: Path) -> Iterator[Parquet]:
         raise DamageError(f"{path} cannot be read as Parquet", f"restore it ({reason})") from error
 
 
-@lru_cache(maxsize=16)  # a file is opened for each of its row groups
+@lru_cache(maxsize=64)  # a file is opened for each of its row groups
 def _chunks(path: Path, *version: int) -> list[list[Chunk]]:
     """The columns of a version of a file."""
     with open_plain(path) as file:
@@ -75,20 +76,32 @@ def read_group(parquet: Parquet, group: int, columns: Sequence[str]) -> Any:
     file, rows = parquet.file, parquet.file.metadata.row_group(group).num_rows
     among = [_among(path, columns) for path in _paths(file)]
     read = [chunk for chunk, wanted in zip(parquet.chunks[group], among, strict=True) if wanted]
-    claimed = sum(max(chunk.unpacked, chunk.values) for chunk in read)
-    longest = sum(chunk.unpacked for chunk in read if chunk.any_length)
-    together = min(TOGETHER, max(1, PORTION // max(1, longest)))  # each row may repeat the longest value there is
-    most = min(LARGEST_GROUP, max(FREE, TIMES * claimed))
+    claimed = sum(max(chunk.uncompressed_bytes, chunk.values) for chunk in read)
+    longest = sum(chunk.uncompressed_bytes for chunk in read if chunk.is_byte_array)
+    together = min(BATCH_ROWS, max(1, BATCH_BYTES // max(1, longest)))  # each row may repeat the longest value there is
+    most = min(LARGEST_GROUP, max(REPEATED, EXPANSION * claimed))
     for batch in () if claimed > LARGEST_GROUP else file.iter_batches(together, [group], list(columns), False):
+        batch = _without_dictionaries(batch)
         held += batch.nbytes
         if held > most:
             break
         batches.append(batch)
     if max(claimed, held) > most:
-        raise InputError(f"a row group of {max(claimed, held)} bytes", f"write it anew, below {most} each")
+        what = f"row group {group} of {parquet.path} has {max(claimed, held)} bytes or more once decoded"
+        raise InputError(what, f"write it anew in row groups below {most} bytes")
     if (found := sum(map(len, batches))) != rows:
-        raise DamageError(f"row group {group} has {found} rows, not {rows}", "restore the file")
+        raise DamageError(f"row group {group} of {parquet.path} has {found} rows, not {rows}", "restore the file")
     return pyarrow.Table.from_batches(batches) if batches else None
+
+
+def _without_dictionaries(batch: Any) -> Any:
+    """Values in place of numbers in a list of them (pandas' categories), which each batch would carry whole."""
+    import pyarrow
+
+    if not any(pyarrow.types.is_dictionary(column.type) for column in batch.columns):
+        return batch
+    columns = [one.dictionary_decode() if pyarrow.types.is_dictionary(one.type) else one for one in batch.columns]
+    return pyarrow.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def column_values(parquet: Parquet, column: str) -> list[Any]:

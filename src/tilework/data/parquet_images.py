@@ -103,9 +103,8 @@ class ParquetImages:
             if group not in self._held:
                 number, inside, _ = self._groups[group].tolist()
                 with open_parquet(self.paths[number]) as parquet:
-                    images = read_group(parquet, inside, [self._column]).column(
-                        "image"
-                    )  # others may be named image.bytes
+                    # by name: another column may be called image.bytes
+                    images = read_group(parquet, inside, [self._column]).column("image")
                     self._held[group] = images.flatten()[0] if self._column == "image.bytes" else images
                 while len(self._held) > self._most:
                     self._held.popitem(last=False)

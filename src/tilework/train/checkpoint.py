@@ -209,7 +209,9 @@ def load_optimiser(path: Path, optimiser: torch.optim.Optimizer) -> None:
         number, _, key = name.partition(".")
         known = number in numbers and key in slots
         if not known or not _fits(value, torch.zeros(()) if key == STEP else parameters[int(number)]):
-            raise DamageError(f"{path} is a checkpoint of another optimiser", f"'{name[:80]}' does not fit; use its run")
+            raise DamageError(
+                f"{path} is a checkpoint of another optimiser", f"'{name[:80]}' does not fit; use its run"
+            )
         state.setdefault(int(number), {})[key] = divided_like(value, parameters[int(number)])
     lacking = [f"{key} of parameter {number}" for number, found in state.items() for key in slots if key not in found]
     if lacking:
