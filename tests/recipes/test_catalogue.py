@@ -30,7 +30,7 @@ from tilework.recipes import Recipe, catalogue, find, recipes, run_of, small_for
 from tilework.recipes import index as recipe_index
 from tilework.recipes.index import FILE, cards, collect, sources
 from tilework.recipes.recipe import add, add_small
-from tilework.recipes.small import small
+from tilework.recipes.small import input_of, small
 from tilework.runs import Chain, Run
 
 DOCS = Path(__file__).parents[2] / "docs/results.md"
@@ -58,14 +58,18 @@ def test_recipe_says_what_it_is(recipe: Recipe) -> None:
     assert recipe.size == "full" or not recipe.published, "papers have no small forms"
 
 
-def test_small_vits_on_pixels_learn_their_patches_at_a_tenth_of_the_rate() -> None:
-    scale = {recipe.name: run_of(recipe.name).fit.optim.stem_scale for recipe in catalogue
-             if isinstance(recipe.run, Run) and recipe.size == "cpu"}  # fmt: skip
-    assert {name for name, value in scale.items() if value == 0.1} >= {"plain_pixel_cpu", "deit_cpu", "good_moto_cpu"}
-    assert {scale[name] for name in ("seit_cpu", "sequence_cpu", "good_swin_cpu", "seg_cpu")} == {1.0}
-    assert {run_of(name).fit.optim.stem_scale for name in ("deit_s", "good_deit_s", "lv_vit_s")} == {1.0}, (
-        "as published"
-    )
+def test_small_vits_on_pixels_learn_their_stems_at_a_tenth_of_the_rate() -> None:
+    """By AdamW, whose steps are as large for every weight; others, and networks of the papers' size, do not."""
+    for recipe in catalogue:
+        for run in (link.run for link in recipe.run.links) if isinstance(recipe.run, Chain) else (recipe.run,):
+            slow = (
+                recipe.size == "cpu"
+                and isinstance(run.model, VitConfig)
+                and input_of(run) == "pixels"
+                and run.fit.optim.name == "adamw"
+            )
+            assert run.fit.optim.stem_scale == (0.1 if slow else 1.0), recipe.name
+    assert run_of("plain_pixel_cpu").fit.optim.stem_scale == 0.1
     assert replace(run_of("plain_pixel_cpu").fit.optim, stem_scale=1.0) == run_of("seit_plain_cpu").fit.optim
 
 

@@ -10,6 +10,7 @@ from tilework.layers.stems import PatchStemConfig, StemConfig, TokenStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, ReconstructConfig
 from tilework.recipes.recipe import Measured, add
+from tilework.recipes.small import STEM_SCALE
 from tilework.runs.run import Run
 from tilework.tokenizers import VitVqConfig
 from tilework.train import FitConfig, OptimConfig, ScheduleConfig
@@ -30,7 +31,7 @@ TOKENIZER = Run(
 )
 
 
-def demo_run(stem: StemConfig, first: Augment, side: int) -> Run:
+def demo_run(stem: StemConfig, first: Augment, side: int, stem_scale: float = 1.0) -> Run:
     """A ViT of width 128 with random crops."""
     return Run(
         model=VitConfig(width=128, depth=3, heads=4, pool="mean", stem=stem),
@@ -41,7 +42,7 @@ def demo_run(stem: StemConfig, first: Augment, side: int) -> Run:
             epochs=0,
             steps=435,
             batch=64,
-            optim=OptimConfig(lr=1e-3, weight_decay=0.05, clip=1.0),
+            optim=OptimConfig(lr=1e-3, weight_decay=0.05, clip=1.0, stem_scale=stem_scale),
             schedule=ScheduleConfig(warmup_steps=40),
         ),
     )
@@ -53,6 +54,6 @@ demo("demo_tokenizer", "the demo's tokenizer", "small ViT-VQ", TOKENIZER, measur
      note="a relative of ViT-VQGAN; 16x16 codes of 512")
 demo("demo_token", "the demo from tokens", "small ViT", demo_run(TokenStemConfig(), Embed(standardise=True), 16),
      measured=Measured("The demo", {"top1": 86.1}))
-demo("demo_pixel", "the demo from pixels", "small ViT", demo_run(PatchStemConfig(patch=12), Normalise(), 96),
+demo("demo_pixel", "the demo from pixels", "small ViT", demo_run(PatchStemConfig(patch=12), Normalise(), 96, STEM_SCALE),
      measured=Measured("The demo", {"top1": 85.7}))
 # fmt: on

@@ -42,7 +42,9 @@ from tilework.runs.run import Run
 from tilework.train import FitConfig, OptimConfig, ScheduleConfig
 
 AREA = (0.35, 1.0)  # of random crops
-PATCH_RATE = 0.1  # of the network's rate, for patches of pixels: at all of it they learn too fast (docs/results.md)
+STEM_SCALE = (
+    0.1  # of the network's rate, for stems on pixels by AdamW: at all of it they learn too fast (docs/results.md)
+)
 Mixes = TypeVar("Mixes", CutMix, Mixup, MixToken)
 Input = Literal["tokens", "pixels"]
 
@@ -111,7 +113,7 @@ def small(
         fit=small_schedule(run.fit),
     )
     if isinstance(form.model, VitConfig) and input_of(form) == "pixels":
-        form = replace(form, fit=replace(form.fit, optim=replace(form.fit.optim, stem_scale=PATCH_RATE)))
+        form = replace(form, fit=replace(form.fit, optim=replace(form.fit.optim, stem_scale=STEM_SCALE)))
     return resolve(form, None, settings)
 
 
