@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from small_data import write_images, write_store
 from tilework.augment import Embed, Flip, RandomResizedCrop
 from tilework.augment.scale import Scale
 from tilework.core.config import read_yaml, to_yaml
+from tilework.core.distributed import join_world
 from tilework.core.errors import DamageError, InputError, OutputError
 from tilework.core.files import sha256
 from tilework.core.location import KINDS
@@ -23,6 +25,7 @@ from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, ReconstructConfig
 from tilework.runs import Run, Trained, evaluate_run, job, train
 from tilework.runs.directory import DATA, SETTINGS, VERSION, RunDirectory
+from tilework.store import Store, StoreWriter
 from tilework.tokenizers import VitVqConfig
 from tilework.train import FitConfig, OptimConfig
 
@@ -97,6 +100,66 @@ def test_another_setting_is_named(made: Path) -> None:
     shorter = replace(TOKEN, augment=(Embed(),))
     with pytest.raises(OutputError, match=r"holds another run: augment is"):
         train(shorter, made / "train.tok", None, made / "run", "cpu", quiet=True)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize(
+    ("data", "val", "which"),
+    [
+        ("val", "train", "training"),  # exchanged
+        ("other", "val", "training"),
+        ("relabelled", "val", "training"),
+        ("train", "other", "validation"),
+        ("train", None, "validation"),
+    ],
+)
+def test_other_data_are_refused(tmp_path: Path, ended: bool, data: str, val: str | None, which: str) -> None:
+    """Whether a run has ended or has just begun; nothing of it changes."""
+    train_store = Store(write_store(tmp_path / "train.tok"))
+    write_store(tmp_path / "val.tok", count=18, seed=1)
+    write_store(tmp_path / "other.tok", count=18, seed=2)
+    with StoreWriter(tmp_path / "relabelled.tok", train_store.codebook.vectors, train_store.classes) as writer:
+        writer.add(np.stack(list(train_store)), train_store.column("label")[::-1].tolist(), train_store.column("key"))
+
+    def go(data: str, val: str | None) -> None:
+        train(TOKEN, tmp_path / f"{data}.tok", val and tmp_path / f"{val}.tok", tmp_path / "run", "cpu", quiet=True)
+
+    if ended:
+        go("train", "val")
+    else:
+        with join_world("cpu") as world:
+            job.prepare(
+                TOKEN, tmp_path / "train.tok", tmp_path / "val.tok", tmp_path / "run", world, "begun", quiet=True
+            )
+    before = contents(tmp_path / "run")
+    with pytest.raises(OutputError, match=f"holds a run on other {which} data: choose another --out"):
+        go(data, val)
+    assert contents(tmp_path / "run") == before
+    go("train", "val")
+    assert RunDirectory(tmp_path / "run").finished
+
+
+def test_moved_data_and_further_columns_are_the_same(made: Path) -> None:
+    (made / "train.tok").rename(made / "moved.tok")
+    store = Store(made / "moved.tok")
+    store.add_column("weight", np.ones(len(store), np.float32))
+    train(TOKEN, made / "moved.tok", None, made / "run", "cpu", quiet=True)
+    assert read_json(made / "run" / DATA)["train"] == str(made / "moved.tok")
+
+
+def test_a_folder_with_another_image_is_other_data(tmp_path: Path) -> None:
+    images = write_images(tmp_path / "images", classes=2, count=6, side=16)
+    train(TOKENIZER, images, None, tmp_path / "run", "cpu", quiet=True)
+    images.rename(tmp_path / "moved")
+    train(TOKENIZER, tmp_path / "moved", None, tmp_path / "run", "cpu", quiet=True)
+    file = next((tmp_path / "moved").rglob("*.png"))
+    file.rename(file.with_name("zzz.png"))
+    with pytest.raises(OutputError, match="holds a run on other training data"):
+        train(TOKENIZER, tmp_path / "moved", None, tmp_path / "run", "cpu", quiet=True)
 
 
 def test_settings_of_another_version_are_refused_in_one_line(made: Path) -> None:

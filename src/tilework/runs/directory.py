@@ -34,7 +34,8 @@ HUB = "hub"  # key in data.json: SHA-256 of files by names on the hub
 SETTINGS, DATA, RESULTS, QUARANTINE, CHAIN = "run.yaml", "data.json", "results.json", "quarantine.json", "chain.yaml"
 BOXES = "boxes_set_aside.json"  # boxes that cannot be used
 VERSION = 3  # 1 had no number, 2 no hash of settings and data
-OUTSIDE = ("train", "val", "start", HUB, "settings")  # keys of data.json that are not of the DataSpec
+SAMPLES = "samples"  # key in data.json: fingerprints of the training and validation data
+OUTSIDE = ("train", "val", "start", HUB, "settings", SAMPLES)  # keys of data.json that are not of the DataSpec
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,15 @@ class RunDirectory:
         if (self.path / DATA).is_file() and read_json(self.path / DATA).get("start") != self._relative(start):
             raise OutputError(f"{self.path} holds a run with another --start", "choose another --out, or repeat it")
 
+    def check_samples(self, samples: Mapping[str, str | None]) -> None:
+        """Refuse to go on with other data. samples: fingerprints of the training and validation data."""
+        known = read_json(self.path / DATA).get(SAMPLES) if (self.path / DATA).is_file() else None
+        if isinstance(known, dict):  # runs of older versions have none
+            for name, what in (("train", "training"), ("val", "validation")):
+                if known.get(name) != samples[name]:
+                    hint = "choose another --out, or repeat its --data and --val; 'tilework eval' takes other data"
+                    raise OutputError(f"{self.path} holds a run on other {what} data", hint)
+
     def begin(self, run: Run, codes: str) -> None:
         """Settings of a run that begins or goes on, before any other file: they show whose directory it is.
 
@@ -204,16 +214,17 @@ class RunDirectory:
         paths: Mapping[str, object],
         start: PathOrHub | None,
         hub: Mapping[str, Mapping[str, str]],
+        samples: Mapping[str, str | None],
     ) -> None:
         """Data of a run that begins or goes on. paths: of training and validation data.
 
-        hub: SHA-256 of the files it takes from the hub.
+        hub: SHA-256 of the files it takes from the hub. samples: fingerprints of the data.
         """
         if codebook is not None and not (self.path / CODEBOOK).is_file():
             codebook.write(self.path)
         places = {name: str(path) if path else None for name, path in paths.items()}
         plain = {"version": VERSION, **asdict(spec), **places, "start": self._relative(start)}
-        plain["settings"] = sha256(self.path / SETTINGS)
+        plain |= {"settings": sha256(self.path / SETTINGS), SAMPLES: dict(samples)}
         write_sealed(self.path / DATA, {**plain, HUB: hub} if hub else plain)
 
     def _relative(self, start: PathOrHub | None) -> str | None:

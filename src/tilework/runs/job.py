@@ -22,6 +22,7 @@ from tilework.core.rng import Draws
 from tilework.core.sealed import write_sealed
 from tilework.data import Source
 from tilework.data.detected import boxes_set_aside, clipped_boxes
+from tilework.data.fingerprint import fingerprint
 from tilework.data.masked import broken_files, images_without_class
 from tilework.data.streamed_images import StreamedImages, streamed_of
 from tilework.evaluation import validate
@@ -94,9 +95,11 @@ def prepare(
         begin.finish(objective)
     steps, evaluation = (build_all(part, codebook, world.device) for part in (rest, run.evaluation))
     if leads:
+        samples = {"train": fingerprint(whole), "val": None if validation is None else fingerprint(validation)}
+        directory.check_samples(samples)
         directory.begin(asked, spec.codebook)
         spec, hub = _with_tokenizer(spec, source, out), hashes_of(run, start)
-        directory.write(spec, codebook, {"train": data, "val": val}, start, hub)
+        directory.write(spec, codebook, {"train": data, "val": val}, start, hub, samples)
         broken = [asdict(b) for s in (whole, validation) if s is not None for b in broken_files(s)]
         if broken:
             write_json(out / QUARANTINE, broken)
