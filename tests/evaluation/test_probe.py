@@ -69,7 +69,44 @@ def test_no_neighbours_cannot_vote() -> None:
         knn_accuracy(clouds(9, 0), clouds(9, 1), 0)
 
 
-@pytest.mark.parametrize(("solver", "choices"), [("lbfgs", (1e-5, 1e-4, 1e-3, 1e-2)), ("sgd", (0.003, 0.03, 0.3, 3.0))])
+def noisy(count: int, seed: int, wrong: float) -> tuple[Tensor, Tensor]:
+    """Clouds of four classes, some of them under the name of another one."""
+    points, labels = clouds(count, seed, classes=4, width=10)
+    swapped = torch.rand(count, generator=torch.Generator().manual_seed(seed + 9)) < wrong
+    return points + 2 * torch.eye(4, 10)[labels], torch.where(swapped, (labels + 1) % 4, labels)
+
+
+def test_the_decay_of_few_samples_with_wrong_labels() -> None:
+    """A tenth of 80 samples cannot choose it: the weakest decay won by a tie, and the probe was 15 points too low."""
+    train_part, val = noisy(80, 0, 0.2), noisy(2000, 1, 0.0)
+    found, decay = linear_accuracy(train_part, val)
+    mean, deviation = train_part[0].mean(0), train_part[0].std(0)
+    each = {
+        choice: probes._hits(
+            probes._fit_lbfgs((train_part[0] - mean) / deviation, train_part[1], choice),
+            (val[0] - mean) / deviation,
+            val[1],
+        )
+        .float()
+        .mean()
+        for choice in probes.DECAYS
+    }
+    assert min(each.values()) < found - 0.1
+    assert found > max(each.values()) - 0.03
+    assert each[decay] == pytest.approx(found)
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "sgd"])
+def test_of_equal_choices_the_first_is_taken(solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strong decay, and a low rate."""
+    monkeypatch.setattr(probes, "_hits", lambda layer, x, labels: torch.ones(len(x), dtype=torch.bool))
+    _, chosen = linear_accuracy(clouds(30, 0), clouds(30, 1), solver)
+    assert chosen == {"lbfgs": 1e-1, "sgd": 0.003}[solver]
+
+
+@pytest.mark.parametrize(
+    ("solver", "choices"), [("lbfgs", (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)), ("sgd", (0.003, 0.03, 0.3, 3.0))]
+)
 def test_linear_probe_comes_near_the_best_linear_rule(solver: Solver, choices: tuple[float, ...]) -> None:
     """For equal round clouds the nearest mean is the best rule there is; it is linear."""
     train_part, val = clouds(3000, 0), clouds(3000, 1)

@@ -106,6 +106,16 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def test_the_run_of_a_start_is_found(made: Path) -> None:
+    (made / "started").mkdir()
+    (made / "started/settings.json").write_text("{}")
+    (made / "started/train.csv").write_text("")
+    with pytest.raises(InputError, match="started is a table or comparison of runs"):
+        RunDirectory.find(made / "started")
+    (made / "run").rename(made / "started/run")
+    assert RunDirectory.find(made / "started") == RunDirectory(made / "started/run")
+
+
 @pytest.mark.parametrize("ended", [True, False])
 @pytest.mark.parametrize(
     ("data", "val", "which"),

@@ -10,6 +10,8 @@ from tyro.conf import Positional, arg
 from tilework.cli.arguments import Data, Json, OptionalPath
 from tilework.cli.output import progress_bar, show
 
+FILES = (".npy", ".npz", ".parquet", ".tar", ".zip", ".gz", ".csv", ".h5", ".pt", ".safetensors")  # endings
+
 
 def convert(
     source: Annotated[Positional[Data], arg(metavar="SOURCE")],
@@ -59,6 +61,9 @@ def convert(
     from tilework.store import Store, codecs, gather
     from tilework.train.log import notice
 
+    if out.suffix.lower() in FILES:
+        hint = f"leave '{out.suffix}' out; --to npy, parquet, wds or seit chooses another format than a store's"
+        raise ConfigError(f"--out {out} is named like a file, and convert writes a directory", hint)
     if codec != "auto":
         codecs[codec]  # an unknown name is refused before any work
     is_store = isinstance(source, Url) or (source / "manifest.json").is_file()

@@ -17,6 +17,20 @@ def check_png(path: Path, option: str) -> None:
         raise ConfigError(f"{option} {path} is not a PNG file", "choose a name that ends in .png")
     if not path.parent.is_dir():
         raise OutputError(f"{option} {path}: there is no folder {path.parent}", "make it first")
+    check_replaceable(path, option, b"Software\0Tilework")
+
+
+def check_replaceable(path: Path, option: str, mark: bytes | None) -> None:
+    """Refuse to replace a file that Tilework has not written. mark: what its own have near their beginning."""
+    if not path.exists():
+        return
+    if path.is_file() and mark is not None:
+        with path.open("rb") as file:
+            if mark in file.read(1024):
+                return
+    raise OutputError(
+        f"{option} {path} exists, and was not written by this command", "choose another name, or remove it"
+    )
 
 
 _shown: list[tuple[str, str]] = []  # local places, and the URLs that they stand for

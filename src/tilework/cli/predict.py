@@ -57,7 +57,7 @@ def predict(
         tokenizer: Directory of the tokenizer, if the run does not hold it.
         score: Detection: how sure an object must be, from 0 to 1.
     """
-    from tilework.cli.output import check_png
+    from tilework.cli.output import check_png, check_replaceable
     from tilework.core.errors import ConfigError, OutputError
 
     if picture is not None:
@@ -76,15 +76,18 @@ def predict(
         dense = _segment if judged == "miou" else partial(_detect, least=score)
         dense(run, photographs, out, tokenizer, best, device, json)
         return
-    if out is not None and out.is_dir():
-        raise OutputError(f"{out} is a directory", "give --out a file name")
+    by_name = {".csv": "csv", ".json": "json", ".txt": "table", "": "table"}.get(out.suffix.lower() if out else "")
+    kind = "json" if json else by_name if format == "auto" else format
+    if kind is None:
+        raise ConfigError(f"--out {out} is no CSV, JSON or text file", "end its name in .csv, .json or .txt")
+    if out is not None:
+        if out.is_dir():
+            raise OutputError(f"{out} is a directory", "give --out a file name")
+        check_replaceable(out, "--out", {"csv": b"image,class_1,", "json": b'[\n{"image": '}.get(kind))
     model = open_model(run, best)
     shown = dict(zip(model.spec.classes, shown_names(model.spec.classes, names), strict=True))
     found = [one.named(shown) for one in answer(model, photographs, top, device, tokenizer)]
-    kind = (
-        format if format != "auto" else {".csv": "csv", ".json": "json"}.get(out.suffix.lower() if out else "", "table")
-    )
-    text = {"table": _table, "csv": _csv, "json": _json}["json" if json else kind](found)
+    text = {"table": _table, "csv": _csv, "json": _json}[kind](found)
     if out is None:
         print(text, end="")
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from tilework.cli.arguments import Best, Data, Device, Json, Names, OptionalData, OptionalLocal, Photographs
-from tilework.cli.output import show
+from tilework.cli.output import check_replaceable, show
 
 if TYPE_CHECKING:
     from tilework.analysis.run_page import Wanted
@@ -60,6 +60,7 @@ def report(
         raise ConfigError(f"--out {out} is not an HTML file", "choose a name that ends in .html")
     if out.is_dir() or not out.parent.is_dir():
         raise OutputError(f"--out {out} cannot be written", "choose a file in a folder that is there")
+    check_replaceable(out, "--out", b"content='Tilework'")
     if count < 1:
         raise ConfigError(f"--count is {count}", "give 1 or more")
     from tilework.analysis.run_page import Wanted

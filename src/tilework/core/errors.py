@@ -15,7 +15,7 @@ EXIT_CODES = {
     7: "output exists or cannot be written",
     8: "training failed (gradients not finite)",
     75: "stopped by a signal: repeat the command to resume",
-    130: "interrupted from the keyboard",
+    130: "interrupted from the keyboard (training saves, and ends with 75)",
 }
 
 

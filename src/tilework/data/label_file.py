@@ -52,7 +52,9 @@ class LabelFile:
             if file.stat().st_size > LARGEST:
                 raise InputError(f"{file} has more than {LARGEST} bytes", "split it")
             text = file.read_text("utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise InputError(f"{file} is not in UTF-8 (byte {error.start})", "save it as UTF-8") from error
+        except OSError as error:
             raise InputError(f"{file} cannot be read", str(error)) from error
         lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         named = [line.removeprefix(ROOT).strip() for _, line in lines if line.startswith(ROOT)]
@@ -129,8 +131,10 @@ def _rows(file: Path, lines: Sequence[tuple[int, str]]) -> tuple[Row, ...]:
             raise InputError(f"line {number} of {file} has a control character: '{name}', '{said}'", "remove it")
         if not said.strip():
             raise InputError(f"line {number} of {file} has the label ''", "each image needs one")
-        if name in seen or not lies_below(name):
-            raise InputError(f"line {number} of {file} has the path '{name}'", "each once, below the folder")
+        if name in seen:
+            raise InputError(f"line {number} of {file} lists '{name}' a second time", "keep one of the lines")
+        if not lies_below(name):
+            raise InputError(f"line {number} of {file} has the path '{name}'", "give paths below the folder")
         seen.add(name)
         rows.append(Row(number, name, said))
     return tuple(rows)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
+from os import SEEK_END
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from tilework.data.source import Source
 
 LOOKS = 2000  # validation samples that are looked at, spread evenly
 ENCODED = 32  # the same where each must be encoded first
-HEAD = 1 << 16  # bytes of a file that are hashed
+PART = 1 << 16  # bytes of a file that are hashed, at its beginning, middle and end
 MOST = 50_000  # training images: more are not looked through
 
 
@@ -38,9 +40,21 @@ def _shared_files(train: Sequence[Path], val: Sequence[Path]) -> tuple[int, int]
     return sum(_hash(path) in known for path in some), len(some)
 
 
+def same_files(paths: Sequence[Path]) -> np.ndarray:
+    """The number of the first file that each one equals, (N,)."""
+    sizes = [path.stat().st_size for path in paths]
+    count, first = Counter(sizes), dict[bytes, int]()
+    return np.array([first.setdefault(_hash(paths[i]), i) if count[sizes[i]] > 1 else i for i in range(len(paths))])
+
+
 def _hash(path: Path) -> bytes:
     with path.open("rb") as file:
-        return sha256(file.read(HEAD) + str(path.stat().st_size).encode()).digest()
+        size = file.seek(0, SEEK_END)
+        found = sha256(str(size).encode())
+        for start in sorted({0, max(0, (size - PART) // 2), max(0, size - PART)}):
+            file.seek(start)
+            found.update(file.read(PART))
+    return found.digest()
 
 
 def _shared_codes(train: Source, val: Source, looks: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from tilework.core.files import write
 from tilework.data.file_list import lies_below
 from tilework.data.image_folder import ImageFolder
 from tilework.data.label_file import write_label_file
+from tilework.data.overlap import MOST, same_files
 from tilework.store.rearrange import first_of_each, random_rank
 
 
@@ -24,8 +25,15 @@ def make_class_folders(root: Path, classes: Sequence[str]) -> None:
 
 
 def split_numbers(folder: ImageFolder, fraction: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the images of both parts; a share of each class, and a class of one image, is in the first."""
+    """Numbers of the images of both parts; a share of each class, and a class of one image, is in the first.
+
+    Copies of an image are in one part, up to MOST images, unless all of them are copies.
+    """
     first = first_of_each(folder.labels, random_rank(len(folder), seed), fraction)
+    if len(folder) <= MOST:
+        same = same_files(folder.paths)
+        whole = np.flatnonzero(np.isin(same, same[first]))
+        first = whole if len(whole) < len(folder) else first  # else nothing is left for the second part
     return first, np.setdiff1d(np.arange(len(folder)), first)
 
 

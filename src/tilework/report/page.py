@@ -201,7 +201,8 @@ class Page:
     def html(self) -> str:
         """The whole page."""
         view = "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        head = f"<meta charset='utf-8'>{view}<title>{self._title}</title><style>{_STYLE}</style>"
+        generator = "<meta name='generator' content='Tilework'>"  # by which 'report' knows a page that it may replace
+        head = f"<meta charset='utf-8'>{generator}{view}<title>{self._title}</title><style>{_STYLE}</style>"
         text = f"<!doctype html><html lang='en'><head>{head}</head><body>{self._body()}</body></html>\n"
         return text.encode(errors="backslashreplace").decode()  # names of files may hold halves of characters
 

@@ -32,6 +32,7 @@ from tilework.train.checkpoint import best_checkpoint, latest_checkpoint
 
 HUB = "hub"  # key in data.json: SHA-256 of files by names on the hub
 SETTINGS, DATA, RESULTS, QUARANTINE, CHAIN = "run.yaml", "data.json", "results.json", "quarantine.json", "chain.yaml"
+STARTED = "train.csv"  # beside the run that 'tilework start' made
 BOXES = "boxes_set_aside.json"  # boxes that cannot be used
 VERSION = 3  # 1 had no number, 2 no hash of settings and data
 SAMPLES = "samples"  # key in data.json: fingerprints of the training and validation data
@@ -61,7 +62,9 @@ class RunDirectory:
 
     @staticmethod
     def find(path: Path) -> RunDirectory:
-        """The directory of a run, or of the last run of a chain; refuses anything else."""
+        """The directory of a run, of a chain's last one, or of the one that 'start' made; refuses anything else."""
+        if (path / STARTED).is_file() and (path / "run" / SETTINGS).is_file():
+            path = path / "run"
         if (path / CHAIN).is_file():
             links = [link for link in sorted(path.glob("[1-9]-*")) if (link / SETTINGS).is_file()]
             if not links:

@@ -11,6 +11,8 @@ from tilework.core.console import counted
 from tilework.core.distributed import World, pick_device
 from tilework.core.errors import TileworkError
 from tilework.core.location import location
+from tilework.data import Source
+from tilework.data.masked import broken_files
 from tilework.data.overlap import ENCODED, LOOKS, shared_images
 from tilework.evaluation import Classification, Features, Probe, classify, evaluate
 from tilework.evaluation.probe import Solver
@@ -29,16 +31,28 @@ def evaluate_run(
 ) -> Classification:
     """Accuracy and confusion of a run or an exported model on a store or a folder; images are tokenized if needed.
 
-    best: of the checkpoint with the best validation figure, not of the last. say: is told if the run was trained on
-    these images.
+    best: of the checkpoint with the best validation figure, not of the last. say: is told which files are left out,
+    and if the run was trained on these images.
     """
     place = location(data)  # a URL that cannot be used is refused first
     trained, chosen = open_model(path, best), pick_device(device)
     model = trained.classifier
     opened = trained.on(place, chosen, None if tokenizer is None else Path(tokenizer))
-    if known := _trained_on(trained, opened, chosen):
-        say(known)
+    for told in (*_left_out(opened.source), _trained_on(trained, opened, chosen)):
+        if told:
+            say(told)
     return classify(model, opened.source, opened.steps, chosen)
+
+
+def _left_out(source: Source) -> list[str]:
+    """Files of a folder that do not count, in a sentence each."""
+    images = source.images if isinstance(source, ImagesAsCodes) else source
+    said = []
+    if broken := broken_files(images):
+        first = f"first: {broken[0].path}: {broken[0].reason}"
+        said.append(f"{counted(len(broken), 'image')} cannot be read and left out ({first})")
+    said += getattr(getattr(images, "folder", None), "notes", ())
+    return said
 
 
 def _trained_on(trained: Trained, judged: OnData, device: torch.device) -> str:

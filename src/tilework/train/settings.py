@@ -105,7 +105,7 @@ class FitConfig:
         if min(self.epochs, self.steps) < 0:
             raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: they must not be negative")
         if (self.epochs > 0) == (self.steps > 0):
-            raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: one must be 0, the other not")
+            raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}: exactly one must be above 0")
         for name in ("seed", "evaluate_every", "save_every", "picture_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)} but must not be negative")
