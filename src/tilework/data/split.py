@@ -29,9 +29,12 @@ def split_numbers(folder: ImageFolder, fraction: float, seed: int = 0) -> tuple[
 
     Copies of an image are in one part, up to MOST images, unless all of them are copies.
     """
-    first = first_of_each(folder.labels, random_rank(len(folder), seed), fraction)
-    if len(folder) <= MOST:
+    rank = random_rank(len(folder), seed)
+    if len(folder) > MOST:
+        first = first_of_each(folder.labels, rank, fraction)
+    else:
         same = same_files(folder.paths)
+        first = first_of_each(folder.labels, rank[same], fraction)  # copies follow one another
         whole = np.flatnonzero(np.isin(same, same[first]))
         first = whole if len(whole) < len(folder) else first  # else nothing is left for the second part
     return first, np.setdiff1d(np.arange(len(folder)), first)
