@@ -18,6 +18,7 @@ from faults.matrix import ROWS, Outcome, Row
 from faults.parsers import PARSERS, Parser
 from faults.things import THINGS
 from tilework.core.errors import InputError
+from tilework.core.memory import keep_freed_memory
 
 QUICK = [row for row in ROWS if row.quick]
 
@@ -103,6 +104,8 @@ def test_how_senseless_files_are_judged(broken: Exception, told: str | None, tmp
 def test_memory_counts_in_every_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     """The peak of a process never falls: a second file that takes as much as the first was not seen."""
     monkeypatch.setattr("faults.fuzz.MEMORY", 32 << 20)
+    keep_freed_memory()  # as commands do
+    np.ones(200 << 20, np.uint8).sum()
     assert judged(lambda: bytes(1)) is None
     for megabytes in (80, 60, 70):
         told = judged(lambda size=megabytes << 20: np.ones(size, np.uint8).sum())

@@ -241,7 +241,7 @@ def test_images_by_a_table(folder: Path, tokenizer: VitVq, tmp_path: Path) -> No
     ("text", "match"),
     [
         ("path,label\na.png,\n", "line 2 of .* has the label ''"),
-        ("path,label\na.png,x\na.png,x\n", "line 3 of .* has the path 'a.png'"),
+        ("path,label\na.png,x\na.png,x\n", "line 3 of .* lists 'a.png' a second time"),
         ("path,label\n../a.png,x\n", "below the folder"),
         ("path,label\n/a.png,x\n", "below the folder"),
         ("file,class\na.png,x\n", "names no image below .* that exists: first: a.png"),
