@@ -231,6 +231,7 @@ def tokenize(
             "codec": store.manifest.codec,
             "codes": store.vocabulary,
             "bytes_per_image": sum(store.sizes.values()) / len(store),
+            "parts": store.sizes,
             **({"mask_bytes_per_image": store.column_bytes("mask") / len(store)} if masks else {}),
             **({"box_bytes_per_image": store.column_bytes("boxes") / len(store)} if boxes else {}),
             **({"original_bytes_per_image": original / len(folder)} if original else {}),
