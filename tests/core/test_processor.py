@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tilework.core.processor import multiplies_bf16
+from tilework.core.processor import has_bf16
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,9 @@ from tilework.core.processor import multiplies_bf16
 )
 def test_bf16_by_what_torch_tells(monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], wanted: bool) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told)
-    assert multiplies_bf16() is wanted
+    assert has_bf16() is wanted
 
 
 def test_an_older_torch_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, "get_capabilities")
-    assert multiplies_bf16()
+    assert has_bf16()

@@ -193,7 +193,7 @@ def test_bf16_runs_and_stays_near(store: Path, tmp_path: Path) -> None:
 def test_slow_bf16_is_said(
     able: bool, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_module("tilework.train.fit"), "multiplies_bf16", lambda: able)
+    monkeypatch.setattr(import_module("tilework.train.fit"), "has_bf16", lambda: able)
     one = job(tiny(epochs=0, steps=1, precision="bf16"), store, tmp_path / "run")
     one.quiet = False
     fit(one)

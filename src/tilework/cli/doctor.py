@@ -33,7 +33,7 @@ def doctor(json: Json = False) -> None:
     import torch
 
     from tilework.core.compiled import in_use
-    from tilework.core.processor import multiplies_bf16
+    from tilework.core.processor import has_bf16
     from tilework.version import __version__
 
     cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -44,7 +44,7 @@ def doctor(json: Json = False) -> None:
         "system": platform.platform(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "cpu": f"{torch.backends.cpu.get_cpu_capability()}{'' if multiplies_bf16() else ', no bf16 (slow)'}",
+        "cpu": f"{torch.backends.cpu.get_cpu_capability()}{'' if has_bf16() else ', no bf16 (slow)'}",
         "kernels": in_use(),
         "devices": ["cpu", *cards],
         "packages": {name: version(name) for name in core},

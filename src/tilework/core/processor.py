@@ -7,7 +7,7 @@ from typing import Any
 BF16 = ("avx512_bf16", "amx_bf16", "avx10_2")
 
 
-def multiplies_bf16() -> bool:
+def has_bf16() -> bool:
     """Whether the processor has instructions for bfloat16; without, torch takes about ten times as long as in fp32.
 
     True where torch does not tell: older versions, processors that are not x86-64.

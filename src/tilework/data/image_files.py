@@ -41,7 +41,7 @@ MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd7\xff])")  # of a segment of a JPE
 SEQUENTIAL, SCAN, END = frozenset((0xC0, 0xC1)), 0xDA, 0xD9  # frames of sequential Huffman codes; a scan; the end
 LARGE, THIN = 16_000_000, 100  # an image of more pixels than the first has a byte for so many of them at least
 MOST_BYTES = 520_000_000  # of an image in memory and one copy of it together
-SMALL_PIXELS = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}  # bytes; of other modes 4
+PIXEL_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}  # by mode; of others 4
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def alone(image: Image.Image) -> AbstractContextManager[object]:
 def turn(image: Image.Image) -> None:
     """Put an image upright, without a copy of one that is."""
     if image.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9):
-        size = image.width * image.height * SMALL_PIXELS.get(image.mode, 4)
+        size = image.width * image.height * PIXEL_BYTES.get(image.mode, 4)
         _check_memory(image, 2 * size, "lie on their side and take")
     ImageOps.exif_transpose(image, in_place=True)
 
@@ -231,7 +231,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB" and not clear:
         image.load()
         return image
-    if pixels * (SMALL_PIXELS.get(image.mode, 4) + 4) > MOST_BYTES:
+    if pixels * (PIXEL_BYTES.get(image.mode, 4) + 4) > MOST_BYTES:
         sides = f"{image.width}x{image.height}"
         raise ValueError(f"{sides} pixels ({image.mode}) take too much memory beside a copy in RGB")
     by_tiles = pixels > LARGE and (image.mode.startswith("I") or image.mode in ALPHA or clear)

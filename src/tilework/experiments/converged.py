@@ -74,7 +74,7 @@ class ConvergedTable(Table):
     def rows(self) -> list[Row]:
         """The parsed and checked rows; seeds are those of the protocol."""
         rows = super().rows()
-        if any(row.names_seeds for row in rows):
+        if any(row.has_seeds for row in rows):
             raise ConfigError("a row names its seeds with @, the protocol has its own", "leave @ out, use --seeds")
         return rows
 

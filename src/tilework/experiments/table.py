@@ -50,7 +50,7 @@ class Row:
     data: Location | None = None  # of its own
     val: Location | None = None
     line: str = ""  # as it was written
-    names_seeds: bool = False  # whether the line says how many
+    has_seeds: bool = False  # whether the line says how many
 
     @property
     def links(self) -> int:
@@ -139,8 +139,8 @@ class Table:
     def _row(self, line: str) -> Row:
         name, colon, rest = line.partition(": ")
         text, at, seeds = (rest if colon else line).rpartition("@")
-        names_seeds = bool(at) and "/" not in seeds and "=" not in seeds  # else an @ inside a setting
-        if not names_seeds:
+        has_seeds = bool(at) and "/" not in seeds and "=" not in seeds  # else an @ inside a setting
+        if not has_seeds:
             text, seeds = rest if colon else line, str(self.seeds)
         try:
             words = shlex.split(text)
@@ -161,7 +161,7 @@ class Table:
             run = resolve(resolve(known, None, self.settings), None, settings)
         data, val = (location(own[key]) if key in own else None for key in ("data", "val"))
         start = Path(own["start"]) if "start" in own else None
-        return Row(name if colon else recipe, run, start, int(seeds), data, val, line, names_seeds)
+        return Row(name if colon else recipe, run, start, int(seeds), data, val, line, has_seeds)
 
     def _data(self, row: Row) -> tuple[Location, ...]:
         return (row.data or self.data,) * row.links

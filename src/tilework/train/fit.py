@@ -26,7 +26,7 @@ from tilework.core.batch import Batch
 from tilework.core.distributed import World
 from tilework.core.errors import DamageError, Stopped, TrainingError
 from tilework.core.memory import keep_freed_memory
-from tilework.core.processor import multiplies_bf16
+from tilework.core.processor import has_bf16
 from tilework.core.rng import Draws, step_seed
 from tilework.data import Loader, Source
 from tilework.objectives import Objective
@@ -184,7 +184,7 @@ class Fit:
             notice(f"{self.job.out} is already finished: nothing to train", quiet)
         elif self.start:
             notice(f"resuming {self.job.out} after step {self.start} of {self.total}", quiet)
-        if not ended and self.config.precision == "bf16" and self.world.device.type == "cpu" and not multiplies_bf16():
+        if not ended and self.config.precision == "bf16" and self.world.device.type == "cpu" and not has_bf16():
             notice("this processor has no instructions for bf16: fit.precision=fp32 trains ten times faster", quiet)
         if self.world.leads:
             with suppress(DamageError):  # a pointer to a missing one: the next save may set it
