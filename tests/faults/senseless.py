@@ -242,7 +242,7 @@ def weights(file: str, card: str, folder: Path, rng: Random) -> None:
     if rng.randrange(3) == 0:  # another header
         length = int.from_bytes(found[:8], "little")
         head = json_text(change_tree(json.loads(found[8 : 8 + length]), rng), rng)
-        size = rng.choice([len(head)] * 6 + [len(head) + 1, len(head) - 1, 0, 2**63, 100_000_001])
+        size = rng.choice([len(head)] * 6 + [len(head) + 1, max(0, len(head) - 1), 0, 2**63, 100_000_001])
         found = size.to_bytes(8, "little") + head + found[8 + length :]
     place.write_bytes(found)
     plain = read_json(folder / card)

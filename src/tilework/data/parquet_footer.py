@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 MAGIC, ENCRYPTED = b"PAR1", b"PARE"
-LARGEST = 1 << 23  # bytes of a footer: of fifty thousand column chunks
-MOST_VALUES = 2_000_000  # in it, each of which takes a byte at least
+LARGEST = 1 << 23  # bytes of a footer: of some thirty thousand column chunks
+MOST_VALUES = 1_000_000  # in it, each of which takes a byte at least
 DEEPEST = 32  # structs and lists in one another
 BYTE_ARRAYS = (6, 7)  # physical types whose values have any length, or one that the schema says
 BOOLEANS, INTEGERS = (1, 2), (3, 4, 5, 6)  # kinds of values
