@@ -17,9 +17,8 @@ class TokenDataset(Dataset[tuple[torch.Tensor, int]]):
     """`dataset[i]` is the codes (H, W) of a sample, int64, and its label; a DataLoader reads whole batches at once."""
 
     def __init__(self, store: Store | Path | str) -> None:
-        self.source = TokenSource(
-            store if isinstance(store, Store) else Store(store), keep=False
-        )  # else every worker keeps its own
+        # each worker would keep codes of its own
+        self.source = TokenSource(store if isinstance(store, Store) else Store(store), keep=False)
 
     def __len__(self) -> int:
         return len(self.source)
