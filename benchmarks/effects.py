@@ -30,6 +30,7 @@ CHART = {  # what the chart shows, and the table
         ("EDA and CutMix", "seit-tokens-500", "EDA, CutMix", "plain crops", None),
         ("EDA and CutMix", "seit-tokens-1000-200", "EDA, CutMix", "plain crops", None),
         ("EDA and CutMix", "seit-tokens-2000", "EDA, CutMix", "plain crops", None),
+        ("EDA and CutMix", "seit-tokens-all", "EDA, CutMix", "plain crops", None),
         ("Emb-Noise", "seit-tokens-1000", "Emb-Noise", "plain crops", None),
         ("17 flowers after Imagenette", "flowers-tokens", "from Imagenette", "from nothing", None),
     ),
@@ -44,6 +45,8 @@ CHART = {  # what the chart shows, and the table
     ),
     "LV-ViT": (
         ("MixToken", STEM, "MixToken", "plain crops", None),
+        ("MixToken", "pixels-1000-stem", "MixToken", "plain crops", None),
+        ("MixToken", "pixels-2000-stem", "MixToken", "plain crops", None),
         ("token labels", STEM, "MixToken, token labels among ten classes", "MixToken", None),
         ("MixToken", "seit-tokens-500", "MixToken", "plain crops", None),
         ("token labels", "labels-tokens-1000", "token labels", "class", None),
