@@ -81,6 +81,19 @@ def test_a_directory_named_like_a_file_is_refused(
     assert not (tmp_path / name).exists()
 
 
+def test_predict_says_what_it_leaves_out(made: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    photos = write_images(tmp_path / "photos")
+    (photos / "Thumbs.db").write_bytes(b"x")
+    (photos / "holiday.heic").write_bytes(b"x")
+    assert run("predict", made / "run", photos) == 0
+    said = capsys.readouterr()
+    assert "2 files are not images (" in said.err
+    assert "1 .heic" in said.err
+    assert "Thumbs" not in said.out
+    assert run("predict", made / "run", photos, "--json") == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_eval_says_what_it_leaves_out(made: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     photos = write_images(tmp_path / "photos")
     folder = next(path for path in photos.iterdir() if path.is_dir())

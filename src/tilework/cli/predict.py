@@ -86,7 +86,9 @@ def predict(
         check_replaceable(out, "--out", {"csv": b"image,class_1,", "json": b'[\n{"image": '}.get(kind))
     model = open_model(run, best)
     shown = dict(zip(model.spec.classes, shown_names(model.spec.classes, names), strict=True))
-    found = [one.named(shown) for one in answer(model, photographs, top, device, tokenizer)]
+    found = [
+        one.named(shown) for one in answer(model, photographs, top, device, tokenizer, partial(notice, quiet=json))
+    ]
     text = {"table": _table, "csv": _csv, "json": _json}[kind](found)
     if out is None:
         print(text, end="")

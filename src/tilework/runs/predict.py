@@ -76,8 +76,12 @@ def predict(
     top: int = 5,
     device: str = "auto",
     tokenizer: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> list[Prediction]:
-    """Answers about photographs, all images below folders, or a token store, in their order."""
+    """Answers about photographs, all images below folders, or a token store, in their order.
+
+    say: is told which files of folders are no images.
+    """
     places = [location(path) for path in photographs]
     if not places:
         raise InputError("no photographs", "give files, folders or a token store")
@@ -98,6 +102,8 @@ def predict(
         return answer(trained, opened, keys, top, chosen)
     files = [place for place in places if isinstance(place, Path)]
     folder = ImageFolder.loose(files)
+    for note in folder.notes:
+        say(note)
     opened, broken = trained.photographs(folder, chosen, tokenizer)
     bad = {one.path: one.reason for one in broken}
     names = dict(zip(folder.keys, _as_given(folder.paths, files), strict=True))
