@@ -21,6 +21,7 @@ from small_data import write_images, write_store
 from small_shards import samples_of, write_tar
 from tilework.cli.main import COMMANDS, main
 from tilework.core.errors import EXIT_CODES, TileworkError
+from tilework.recipes import find
 from tilework.store import Plan, Spool, Store, spool_of
 from tilework.tokenizers import VitVqConfig, VqVaeConfig, save_tokenizer
 from tilework.version import __version__
@@ -145,7 +146,8 @@ def test_recipes_lists_and_shows(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert (cards["demo_pixel"]["takes"], cards["seit_vit_b"]["small"]) == ("pixels", "seit_cpu")
     assert run("recipes", "demo_token", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["run"]["model"]["name"], shown["measured"]["top1"]) == ("vit", 86.1)
+    top1 = find("demo_token").measured.figures["top1"]
+    assert (shown["run"]["model"]["name"], shown["measured"]["top1"]) == ("vit", top1)
     assert {**shown, "run": None} == {**cards["demo_token"], "run": None}
 
 
@@ -154,10 +156,11 @@ def test_a_recipe_is_shown_as_a_file_for_config(
 ) -> None:
     assert run("recipes", "demo_token") == 0
     text = capsys.readouterr().out
+    top1 = find("demo_token").measured.figures["top1"]
     assert text.splitlines()[:4] == [
         "# the demo from tokens, small ViT, tokens",
         "# published: no figure",
-        "# measured: top1 86.1 (docs/results.md, The demo)",
+        f"# measured: top1 {top1} (docs/results.md, The demo)",
         "# tilework train demo_token --data STORE --val STORE --out OUT",
     ]
     (tmp_path / "mine.yaml").write_text(text.replace("steps: 435", "steps: 7"))
