@@ -61,5 +61,7 @@ def _plan(out: Path, images: Path | None, quick: bool) -> dict[str, object]:
     for name in ("tokenizer", "token", "pixel"):
         fit = run_of(f"demo_{name}").fit
         plan[f"train {name}"] = f"{8 if quick else fit.steps} steps in batches of {fit.batch}"
-    plan["time"] = "half a minute" if quick else "about 5 minutes on two cores for the built-in photographs"
+    plan["time"] = "half a minute" if quick else "about 5 minutes on two cores"
+    if images is not None:
+        plan["time"] = f"{plan['time']}, and what it takes to read and validate your images"
     return plan
