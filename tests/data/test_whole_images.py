@@ -18,7 +18,7 @@ from tilework.augment.two_views import COLUMN, OtherView
 from tilework.core.config import resolve
 from tilework.core.errors import ConfigError, InputError
 from tilework.core.rng import Draws
-from tilework.data import ImageFolder, ImageSource, Loader, RandomCrops, WholeImages, whole_images
+from tilework.data import ImageFolder, ImageSource, Loader, RandomCrops, WholeImages, image_limits, whole_images
 from tilework.data.label_maps import LabelMaps, MapsCard, write_maps
 from tilework.data.score_map import ScoreMap
 from tilework.runs.build import split_crop
@@ -126,7 +126,7 @@ def test_large_crops_are_averaged_before_they_are_resized(tmp_path: Path, monkey
     usual = whole_images.cut_file(file, sides, box, (32, 40))
     cropped: list[object] = []
     monkeypatch.setattr(Image.Image, "crop", lambda *told: cropped.append(told))
-    monkeypatch.setattr(whole_images, "LARGE", 500 * 640)
+    monkeypatch.setattr(image_limits, "LARGE", 500 * 640)
     found = whole_images.cut_file(file, sides, box, (32, 40))
     assert not cropped
     assert np.abs(found.astype(int) - usual).max() <= 2

@@ -1,4 +1,4 @@
-"""Files of images: opened with their number of pixels bounded, upright, in RGB, at a size.
+"""Files of images: opened within their limits, upright, in RGB, at a size.
 
 H, W pixels
 """
@@ -6,20 +6,18 @@ H, W pixels
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import islice, takewhile
 from pathlib import Path
-from threading import RLock
-from typing import IO, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, features
 
+from tilework.data.image_limits import alone, bytes_of, check_header, check_memory, is_large
 from tilework.store.manifest import Frame as Frame
 
 T = TypeVar("T")
@@ -32,16 +30,8 @@ if features.check("avif"):
 if find_spec("pillow_heif"):
     import_module("pillow_heif").register_heif_opener()
     SUFFIXES, FORMATS = (*SUFFIXES, ".heic", ".heif"), (*FORMATS, "HEIF")
-LARGEST = 100_000_000  # pixels; read from the header before anything is decoded
 TILE = 1024  # pixels on a side of what is copied of a large image at a time
 ALPHA = ("RGBA", "LA", "PA")  # modes with transparency
-ONE_LARGE = RLock()  # held while a large image is in memory: a core for each would take as many times its memory
-MOST_SCANS = 100  # of a JPEG file; encoders write about 10, and each takes as long as the image, however few its bytes
-MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd7\xff])")  # of a segment of a JPEG file that has a length
-SEQUENTIAL, SCAN, END = frozenset((0xC0, 0xC1)), 0xDA, 0xD9  # frames of sequential Huffman codes; a scan; the end
-LARGE, THIN = 16_000_000, 100  # an image of more pixels than the first has a byte for so many of them at least
-MOST_BYTES = 520_000_000  # of an image in memory and one copy of it together
-PIXEL_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}  # by mode; of others 4
 
 
 @dataclass(frozen=True)
@@ -114,7 +104,7 @@ def _reduced(image: Image.Image, side: int) -> Image.Image:
     JPEG files are decoded smaller at once; of other formats, one whole copy stays.
     """
     factor = min(image.size) // max(1, side)
-    if factor < 2 or image.width * image.height <= LARGE:
+    if factor < 2 or not is_large(image.width * image.height):
         return image
     image.load()  # which turns a TIFF, and its sides
     orientation = image.getexif().get(ExifTags.Base.Orientation)
@@ -132,77 +122,22 @@ def open_stored(path: File) -> Iterator[Image.Image]:
         yield image
 
 
-def alone(image: Image.Image) -> AbstractContextManager[object]:
-    """While an image is decoded and used, no other large one is. JPEG files count at the size they are decoded to."""
-    scale, pixels = _drafted(image), image.width * image.height
-    if _progressive(image):
-        sampled = [horizontal * vertical for _, horizontal, vertical, _ in getattr(image, "layer", ())]
-        coefficients = 2 * scale**2 * pixels * sum(sampled) // max(sampled, default=1)  # of the whole image
-        _check_memory(image, 4 * pixels + coefficients, "are a progressive JPEG file that takes")
-    return ONE_LARGE if pixels * (scale**2 if _progressive(image) else 1) > LARGE else nullcontext()
-
-
 def turn(image: Image.Image) -> None:
     """Put an image upright, without a copy of one that is."""
     if image.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9):
-        size = image.width * image.height * PIXEL_BYTES.get(image.mode, 4)
-        _check_memory(image, 2 * size, "lie on their side and take")
+        check_memory(image, 2 * bytes_of(image), "lie on their side and take")
     ImageOps.exif_transpose(image, in_place=True)
 
 
-def _check_memory(image: Image.Image, size: int, what: str) -> None:
-    if size > MOST_BYTES:
-        raise ValueError(f"{image.width}x{image.height} pixels {what} too much memory: {size >> 20} MB")
-
-
-def _progressive(image: Image.Image) -> bool:
-    return image.format in ("JPEG", "MPO") and bool(image.info.get("progressive"))
-
-
-def _drafted(image: Image.Image) -> int:
-    """How many times smaller than stored a JPEG file is decoded."""
-    told = getattr(image, "decoderconfig", ()) if image.format in ("JPEG", "MPO") else ()
-    return int(told[0]) if told else 1
-
-
 def bounded_image(path: File) -> Image.Image:
-    """An image of which the header was read, its number of pixels bounded; open for as long as it is used."""
+    """An image of which the header was read, within its limits; open for as long as it is used."""
     image = Image.open(path, formats=FORMATS)
-    if image.width * image.height > LARGEST:
+    try:
+        check_header(image, _bytes(path))
+    except Exception:
         image.close()
-        raise ValueError(f"{image.width}x{image.height} pixels are more than {LARGEST}")
-    if image.width * image.height > LARGE and image.width * image.height > THIN * (stored := _bytes(path)):
-        image.close()
-        raise ValueError(f"{image.width}x{image.height} pixels in {stored} bytes are no photograph")
-    if image.format in ("JPEG", "MPO") and image.fp is not None and _many_scans(image.fp):
-        image.close()
-        raise ValueError(f"a JPEG file of more than {MOST_SCANS} scans")
+        raise
     return image
-
-
-def _many_scans(file: IO[bytes]) -> bool:
-    """Whether a JPEG file whose header was read has more scans than MOST_SCANS.
-
-    Scans of sequential Huffman codes, as most files have, hold bits of every block: they are bounded by their bytes.
-    """
-    start = file.tell()
-    file.seek(0)
-    many = SEQUENTIAL.isdisjoint(_markers(file.read(start)))
-    if many:
-        file.seek(0)
-        data = file.read(LARGEST)  # a byte for every pixel: what lies beyond is slow by its own size
-        kinds = takewhile(lambda kind: kind not in SEQUENTIAL, _markers(data))
-        many = sum(1 for _ in islice((kind for kind in kinds if kind == SCAN), MOST_SCANS + 1)) > MOST_SCANS
-    file.seek(start)
-    return many
-
-
-def _markers(data: bytes) -> Iterator[int]:
-    """Kinds of the segments of a JPEG file until it ends."""
-    at = 2
-    while (found := MARKER.search(data, at)) and found[1][0] != END:
-        yield found[1][0]
-        at = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
 
 
 def _bytes(file: File) -> int:
@@ -227,15 +162,14 @@ def tiles(image: Image.Image, multiple: int = 1) -> Iterator[tuple[int, int, Ima
 
 def to_rgb(image: Image.Image) -> Image.Image:
     """Any mode to RGB: 16-bit grey is scaled, transparency lies on white. One in RGB is given back, not copied."""
-    clear, pixels = "transparency" in image.info, image.width * image.height
+    clear = "transparency" in image.info
     if image.mode == "RGB" and not clear:
         image.load()
         return image
-    if pixels * (PIXEL_BYTES.get(image.mode, 4) + 4) > MOST_BYTES:
-        sides = f"{image.width}x{image.height}"
-        raise ValueError(f"{sides} pixels ({image.mode}) take too much memory beside a copy in RGB")
-    by_tiles = pixels > LARGE and (image.mode.startswith("I") or image.mode in ALPHA or clear)
-    return _rgb_by_tiles(image) if by_tiles else _opaque(image)
+    pixels = image.width * image.height
+    check_memory(image, bytes_of(image) + 4 * pixels, f"({image.mode}) take, beside a copy in RGB,")
+    copied_twice = image.mode.startswith("I") or image.mode in ALPHA or clear
+    return _rgb_by_tiles(image) if is_large(pixels) and copied_twice else _opaque(image)
 
 
 def _rgb_by_tiles(image: Image.Image, factor: int = 1) -> Image.Image:

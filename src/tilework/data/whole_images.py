@@ -19,8 +19,9 @@ from torch import Tensor
 from tilework.core.affine import TRIES, Boxes, box_affine, random_boxes
 from tilework.core.batch import Batch, Column
 from tilework.core.rng import uniform
-from tilework.data.image_files import LARGE, Broken, File, alone, bounded_image, open_image, to_rgb, turn
+from tilework.data.image_files import Broken, File, bounded_image, open_image, to_rgb, turn
 from tilework.data.image_folder import ImageFolder
+from tilework.data.image_limits import alone, is_large
 from tilework.data.images import ImageSource, decode_all
 from tilework.data.source import KEEP_BYTES, Redrawn, Source
 
@@ -156,7 +157,7 @@ def cut_image(image: Image.Image, sides: Sides, box: Box, size: Sides) -> np.nda
         turn(image)
         outer, inner = _enclose(box, sides, (image.height, image.width))
         left, top, right, bottom = outer
-        if (right - left) * (bottom - top) <= LARGE:
+        if not is_large((right - left) * (bottom - top)):
             return _resize(to_rgb(image.crop(outer)), inner, size)
         return _resize(to_rgb(image), (left + inner[0], top + inner[1], left + inner[2], top + inner[3]), size, GAP)
 
