@@ -14,16 +14,23 @@ ADDED = Effect("SeiT", "CutMix", "plain crops", "tokens, 1,000 x 100", 3.3, 1.2,
 
 
 @pytest.mark.parametrize(
-    ("ours", "half", "reading"),
+    ("ours", "half", "paper", "reading"),
     [
-        (3.3, 1.2, "seen"),
-        (-1.8, 1.2, "costs"),
-        (1.2, 1.2, "not resolved (+0.0 to +2.4)"),
-        (-0.3, 1.5, "not resolved (-1.8 to +1.2)"),
+        (3.3, 1.2, None, "seen"),
+        (-1.8, 1.2, None, "costs"),
+        (1.2, 1.2, None, "not resolved (+0.0 to +2.4)"),
+        (-0.3, 1.5, None, "not resolved (-1.8 to +1.2)"),
+        (1.3, 1.2, None, "seen, at the edge"),
+        (-1.4, 1.2, None, "costs, at the edge"),
+        (1.5, 1.2, None, "seen"),
+        (3.3, 1.2, 4.4, "seen"),
+        (3.3, 1.2, 4.6, "seen; paper outside"),
+        (-0.3, 1.5, 1.3, "not resolved (-1.8 to +1.2); paper outside"),
+        (3.3, 1.2, 2.0, "seen; paper outside"),
     ],
 )
-def test_reading_of_an_interval(ours: float, half: float, reading: str) -> None:
-    assert replace(ADDED, ours=ours, half=half).reading == reading
+def test_reading_of_an_interval(ours: float, half: float, paper: float | None, reading: str) -> None:
+    assert replace(ADDED, ours=ours, half=half, paper=paper).reading == reading
 
 
 def test_chart_grows_with_effects_and_groups() -> None:

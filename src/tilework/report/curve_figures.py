@@ -64,10 +64,14 @@ class Effect:
 
     @property
     def reading(self) -> str:
-        """Whether the interval leaves out zero."""
+        """Whether the interval leaves out zero, by less than a fifth of its half or more, and the paper's figure."""
         if abs(self.ours) <= self.half:
-            return f"not resolved ({self.ours - self.half:+.1f} to {self.ours + self.half:+.1f})"
-        return "seen" if self.ours > 0 else "costs"
+            text = f"not resolved ({self.ours - self.half:+.1f} to {self.ours + self.half:+.1f})"
+        else:
+            edge = ", at the edge" if abs(self.ours) < 1.2 * self.half else ""
+            text = f"{'seen' if self.ours > 0 else 'costs'}{edge}"
+        outside = self.paper is not None and abs(self.paper - self.ours) > self.half
+        return f"{text}; paper outside" if outside else text
 
 
 def effect_chart(effects: Sequence[Effect]) -> bytes:
@@ -89,7 +93,7 @@ def effect_chart(effects: Sequence[Effect]) -> bytes:
     for colour, mark, inside, label in (
         (BLUE, "o", BLUE, "ours: the 95 % interval leaves out zero"),
         (BLUE, "o", "white", "ours: it does not"),
-        (ORANGE, "D", ORANGE, "paper (ImageNet, its own network)"),
+        (ORANGE, "D", ORANGE, "paper (ImageNet or ImageNet-100, its own network)"),
     ):
         axes.plot([], [], mark, color=colour, markerfacecolor=inside, label=label)
     axes.axvline(0, color="0.6", linewidth=0.8)
