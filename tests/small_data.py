@@ -119,11 +119,12 @@ def write_voc(root: Path, boxes: dict[str, list[tuple[str, int, int, int, int]]]
     return names
 
 
-def write_store(path: Path, count: int = 48, classes: int = 3, seed: int = 0) -> Path:
+def write_store(path: Path, count: int = 48, classes: int = 3, seed: int = 0, labels: np.ndarray | None = None) -> Path:
     """A store whose classes prefer different codes."""
     rng = np.random.default_rng(seed)
     codebook = np.random.default_rng(7).normal(size=(CODES, CODE_DIM)).astype(np.float32)
-    labels = np.arange(count) % classes
+    labels = np.arange(count) % classes if labels is None else labels
+    count = len(labels)
     ids = rng.integers(0, CODES, (count, *GRID))
     favoured = rng.random((count, *GRID)) < 0.5
     ids = np.where(favoured, labels[:, None, None] * 2, ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -12,18 +13,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from small_data import write_store
-from tilework.augment import Embed
+from small_images import gradient, put
+from tilework.augment import Embed, Normalise
 from tilework.cli.main import main
-from tilework.core.errors import ConfigError, DamageError, InputError, OutputError
+from tilework.core.errors import ConfigError, DamageError, InputError, OutputError, TrainingError
 from tilework.core.files import locked
 from tilework.data import TokenSource
 from tilework.experiments import runner
 from tilework.experiments.converged import ConvergedTable, markdown
 from tilework.experiments.protocol import Protocol, plateau
 from tilework.experiments.table_runs import runs_in
-from tilework.layers.stems import TokenPatchStemConfig
+from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig
 from tilework.recipes import Recipe, recipes
@@ -114,7 +117,7 @@ def test_processes_with_other_rows_of_one_table_wait_for_each_other(
 ) -> None:
     """Whenever one writes its results, another holds the table for a moment."""
     one, held = table(data, tmp_path / "t", "a: first"), 0
-    real = ConvergedTable._report
+    real = ConvergedTable._record
 
     def report(self: ConvergedTable, *given: Any) -> Any:
         nonlocal held
@@ -133,7 +136,7 @@ def test_processes_with_other_rows_of_one_table_wait_for_each_other(
         other.join()
         return found
 
-    monkeypatch.setattr(ConvergedTable, "_report", report)
+    monkeypatch.setattr(ConvergedTable, "_record", report)
     results = one.run()
     assert held == 4  # three runs, and the end
     assert results["rows"][0]["seeds"] == [0, 1]
@@ -186,6 +189,209 @@ def test_runs_that_are_gone_are_trained_again_on_request(data: Path, tmp_path: P
     assert titles == [f"a seed {seed} rate {rate:g}" for seed in (0, 1)]
     assert after["rows"][0]["top1"] == before["rows"][0]["top1"]
     assert len(runs_in(tmp_path / "t")) == 4
+
+
+def test_a_restored_run_that_was_stopped_goes_on(data: Path, tmp_path: Path, titles: list[str]) -> None:
+    """A directory without a result counted as restored, and other commands evaluated the half-trained model."""
+    before = table(data, tmp_path / "t", "a: first").run()
+    rate, lost = before["rows"][0]["rate"], tmp_path / f"t/runs/a/seed-1-rate-{before['rows'][0]['rate']:g}"
+    (lost / "run/results.json").unlink()
+    with pytest.raises(InputError, match="is gone or unfinished"):
+        runs_in(tmp_path / "t")
+    titles.clear()
+    after = replace(table(data, tmp_path / "t", "a: first"), restore=True).run()
+    assert titles == [f"a seed 1 rate {rate:g}"]
+    assert after["rows"] == before["rows"]
+    assert len(runs_in(tmp_path / "t")) == 2
+
+
+def test_restored_runs_change_neither_rate_nor_figures(
+    data: Path, tmp_path: Path, titles: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another machine rounds otherwise: its figures are said, those of results.json stay."""
+    table(data, tmp_path / "t", "a: first").run()
+    file = tmp_path / "t/results.json"
+    results = json.loads(file.read_text())
+    for trial in results["trials"]:
+        trial["figures"]["held_top1"] = 0.9 if trial["rate"] == SMALL.rates[0] else 0.8
+        trial["figures"]["top1"] = 0.123
+    file.write_text(json.dumps(results))
+    shutil.rmtree(tmp_path / "t/runs")
+    titles.clear()
+    again = replace(table(data, tmp_path / "t", "a: first"), restore=True, quiet=False, protocol=SMALL)
+    rows = table(data, tmp_path / "t", "a: first").run()["rows"]  # which lacks seed 1 of the rate, if it changed
+    shutil.rmtree(tmp_path / "t/runs", ignore_errors=True)
+    titles.clear()
+    after = again.run()
+    assert titles == [f"a seed {seed} rate {SMALL.rates[0]:g}" for seed in (0, 1)]
+    assert after["rows"][0]["rate"] == rows[0]["rate"] == SMALL.rates[0]
+    assert after["rows"][0]["top1"][0] == 0.123
+    assert "this time, 0.1230 in results.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("key", ["start", "data", "val"])
+def test_a_row_with_another_start_or_other_data_is_refused(
+    data: Path, tmp_path: Path, titles: list[str], key: str, older: bool
+) -> None:
+    """It took the figures of the former for its own."""
+    out, other = tmp_path / "t", tmp_path / "other"
+    table(data, out, "a: first").run()
+    if older:  # results that have a row's line alone
+        results = json.loads((out / "results.json").read_text())
+        for row in results["rows"]:
+            for name in ("start", "data", "val", "samples"):
+                del row[name]
+        (out / "results.json").write_text(json.dumps(results))
+    if key == "start":
+        train(first(), data / "x.tok", None, other, "cpu", quiet=True)
+    else:
+        write_store(other, seed=9)
+    titles.clear()
+    with pytest.raises(OutputError, match=f"was trained with {key}=None, not {other}"):
+        table(data, out, f"a: first {key}={other}").run()
+    assert not titles
+    assert table(data, out, "a: first").run()["rows"][0]["seeds"] == [0, 1]
+
+
+@pytest.mark.parametrize("exchanged", ["x.tok", "v.tok"])
+def test_other_images_in_the_same_place_are_refused(tmp_path: Path, titles: list[str], exchanged: str) -> None:
+    """A seed that was added was trained on them, in one mean with the others."""
+    write_store(tmp_path / "x.tok")
+    write_store(tmp_path / "v.tok", count=18, seed=1)
+    table(tmp_path, tmp_path / "t", "a: first").run()
+    count = len(Store(tmp_path / exchanged))
+    shutil.rmtree(tmp_path / exchanged)
+    write_store(tmp_path / exchanged, count=count, seed=7)
+    shutil.rmtree(tmp_path / "t/runs")
+    titles.clear()
+    with pytest.raises(OutputError, match=r"row 'a' in .* other images than lie there now"):
+        table(tmp_path, tmp_path / "t", "a: first", protocol=replace(SMALL, seeds=3)).run()
+    assert not titles
+
+
+def test_a_rate_that_diverges_does_not_stop_the_table(
+    data: Path, tmp_path: Path, titles: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    wild = replace(SMALL, passes=10, rates=(1e-3, 1e30))
+    lines = ("a: first fit.optim.clip=0", "b: second fit.optim.clip=0")
+    found = replace(table(data, tmp_path / "t", *lines, protocol=wild), quiet=False).run()
+    assert [row["rate"] for row in found["rows"]] == [1e-3, 1e-3]
+    assert [row["seeds"] for row in found["rows"]] == [[0, 1], [0, 1]]
+    assert found["rows"][0]["held_by_rate"]["1e+30"] is None
+    assert "row 'a' diverged at rate 1e+30" in capsys.readouterr().err
+    titles.clear()
+    assert table(data, tmp_path / "t", *lines, protocol=wild).run() == found
+    assert not titles
+
+
+def test_a_row_that_diverges_at_every_rate_is_named(data: Path, tmp_path: Path) -> None:
+    wild = replace(SMALL, passes=10, rates=(1e29, 1e30))
+    lines = ("a: first fit.optim.clip=0", "b: second fit.optim.clip=0")
+    with pytest.raises(TrainingError, match="row 'a' diverged at every rate"):
+        table(data, tmp_path / "t", *lines, protocol=wild).run()
+    assert len(json.loads((tmp_path / "t/results.json").read_text())["trials"]) == 4
+
+
+def test_seeds_that_another_process_added_stay(data: Path, tmp_path: Path) -> None:
+    """One that was started with fewer wrote the table as if they were not asked for."""
+    fewer = table(data, tmp_path / "t", "a: first", "b: second")
+    more = replace(fewer, protocol=replace(SMALL, seeds=3))
+    fewer.run()
+    found = more.run()
+    rows = fewer.rows()
+    written = fewer._record(rows, [], {row.name: fewer._inputs_of(row) for row in rows})
+    assert written == found
+    assert found["protocol"]["seeds"] == 3
+    assert found["degrees_of_freedom"] == 2
+
+
+def test_rows_that_are_not_named_need_neither_their_data_nor_their_recipe(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were looked for after the new row was trained."""
+    shutil.copytree(data / "x.tok", tmp_path / "own.tok")
+    before = table(data, tmp_path / "t", f"mine: first data={tmp_path}/own.tok", "b: second").run()
+    shutil.rmtree(tmp_path / "own.tok")
+    shutil.rmtree(tmp_path / "t/runs")
+    monkeypatch.delitem(recipes._entries, "second")
+    after = table(data, tmp_path / "t", "new: first").run()
+    for row, now in zip(before["rows"], after["rows"][:2], strict=True):
+        assert now == {**row, "resolved": now["resolved"]}
+    assert [row["row"] for row in after["rows"]] == ["mine", "b", "new"]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda r: r.pop("rows"),
+        lambda r: r.pop("trials"),
+        lambda r: r["rows"].pop(0),
+        lambda r: r["trials"][2].update(figures={}),
+        lambda r: r["trials"][0]["figures"].update(top1=None),
+        lambda r: [one.update(curve=[{}]) for one in r["trials"]],
+        lambda r: r["trials"][0].update(rate="x"),
+        lambda r: r["trials"].append({"row": "a"}),
+        lambda r: r.update(rows=None),
+    ],
+)
+def test_malformed_results_are_refused_before_anything_runs(
+    data: Path, tmp_path: Path, titles: list[str], spoil: Callable[[dict[str, Any]], object]
+) -> None:
+    table(data, tmp_path / "t", "a: first").run()
+    results = json.loads((tmp_path / "t/results.json").read_text())
+    spoil(results)
+    (tmp_path / "t/results.json").write_text(json.dumps(results))
+    titles.clear()
+    for name in ("a", "b"):
+        with pytest.raises(DamageError, match=r"results\.json is malformed"):
+            table(data, tmp_path / "t", f"{name}: first").run()
+    assert not titles
+
+
+@pytest.mark.parametrize(
+    ("setting", "instead"),
+    [
+        ("fit.optim.lr=0.1", "--rates"),
+        ("fit.seed=7", "--seeds"),
+        ("fit.epochs=50", "--passes"),
+        ("samples=12", "--samples"),
+        ("draw.seed=3", "--samples"),
+        ("fit.early_stop=1", "all its passes"),
+    ],
+)
+def test_settings_that_the_protocol_sets_are_refused(data: Path, tmp_path: Path, setting: str, instead: str) -> None:
+    """They were overruled without a word."""
+    said = f"'{setting.partition('=')[0]}' of row 'a' is set by the protocol.*{instead}"
+    with pytest.raises(ConfigError, match=said):
+        table(data, tmp_path / "t", f"a: first {setting}").run()
+    with pytest.raises(ConfigError, match=said):
+        replace(table(data, tmp_path / "t", "a: first"), settings=(setting,)).run()
+
+
+def test_validation_never_ends_a_run() -> None:
+    run = SMALL.run(replace(first(), fit=replace(first().fit, early_stop=1)), 0, 1e-3)
+    assert isinstance(run, Run)
+    assert run.fit.early_stop == 0
+
+
+def test_classes_of_the_first_level_are_counted_as_such(tmp_path: Path) -> None:
+    """Their sub-folders were."""
+    for part in ("train", "val"):
+        for name in ("a/x", "a/y", "b/x", "b/y"):
+            for i in range(6):
+                put(tmp_path / part / name / f"{i}.png", Image.fromarray(gradient(8, 8) + i))
+    run = replace(first(), classes="top", size=(8, 8), model=VitConfig(width=16, depth=1, heads=2, pool="mean",
+                  stem=PatchStemConfig(4)), augment=(Normalise(),), evaluation=(Normalise(),))  # fmt: skip
+    small = replace(SMALL, samples=2, held=4)
+    recipes._entries["top"] = Recipe("top", "", "", run)
+    try:
+        found = ConvergedTable(
+            ("a: top",), tmp_path / "train", tmp_path / "val", tmp_path / "t", device="cpu", quiet=True, protocol=small
+        ).run()
+    finally:
+        del recipes._entries["top"]
+    assert found["rows"][0]["seeds"] == [0, 1]
 
 
 def test_rows_of_a_seed_share_images_and_seeds_do_not(data: Path) -> None:
@@ -251,6 +457,10 @@ def test_the_plateau_is_where_the_figure_stays_near_its_last() -> None:
     [
         ({"rates": (1e-3,)}, "nothing to choose"),
         ({"rates": (1e-3, 1e-3)}, "nothing to choose"),
+        ({"rates": (1e-3, 1e-3, 2e-3)}, "nothing to choose"),
+        ({"rates": (1e-3, 1e-3 + 1e-12)}, "nothing to choose"),  # one directory for both
+        ({"rates": (1e-3, float("inf"))}, "nothing to choose"),
+        ({"rates": (1e-3, float("nan"))}, "nothing to choose"),
         ({"seeds": 0}, "at least 1"),
     ],
 )
@@ -261,11 +471,23 @@ def test_impossible_protocols_are_refused(changes: dict[str, Any], said: str) ->
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"samples": 2}, "fewer than the"), ({"samples": 10_000}, "of each class"), ({"held": 10_000}, "asked for")],
+    [
+        ({"samples": 2}, "--samples 2 of 3 classes are 0 of each"),
+        ({"samples": 10_000}, "--samples 10000 and --held 6 are more than the"),
+        (
+            {"samples": 40, "held": 1, "uneven": True},
+            "--samples 40 of 3 classes are 13 of each, and the smallest has 4",
+        ),
+        ({"held": 10_000}, "--samples 12 and --held 10000 are more than the"),
+    ],
 )
 def test_data_that_cannot_give_the_subset_are_refused_before_anything_runs(
     data: Path, tmp_path: Path, titles: list[str], changes: dict[str, Any], said: str
 ) -> None:
+    if changes.pop("uneven", False):
+        write_store(tmp_path / "x.tok", labels=np.array([0] * 22 + [1] * 22 + [2] * 4))
+        write_store(tmp_path / "v.tok", count=18, seed=1)
+        data = tmp_path
     with pytest.raises(ConfigError, match=said):
         table(data, tmp_path / "t", "a: first", protocol=replace(SMALL, **changes)).run()
     assert not titles

@@ -115,6 +115,6 @@ def test_images_that_do_not_pair_or_suffice_are_refused(data: Path, tmp_path: Pa
     write_pairs(tmp_path / "fewer", 11)
     with pytest.raises(ConfigError, match="others than those of"):
         table(data, tmp_path / "t", "pixels: pixels", f"b: pixels data={tmp_path}/fewer").run()
-    with pytest.raises(ConfigError, match=r"draw\.held"):
+    with pytest.raises(ConfigError, match=r"--samples .* and --held 5 are more than"):
         table(data, tmp_path / "t", "pixels: pixels", protocol=replace(SMALL, held=5)).run()
     assert not (tmp_path / "t").exists()

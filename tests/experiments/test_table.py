@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
+from threading import Event, Thread
+from time import sleep
 from typing import Any
 
 import pytest
@@ -15,13 +18,13 @@ import pytest
 from small_data import write_objects, write_store
 from tilework.augment import CentreCrop, CodeCut, Embed, TokenAdapt
 from tilework.cli.main import main
-from tilework.core.errors import ConfigError, InputError, OutputError, TileworkError
+from tilework.core.errors import ConfigError, DamageError, InputError, OutputError, TileworkError
 from tilework.core.files import locked
 from tilework.evaluation import Accuracy, validation
 from tilework.experiments import runner
 from tilework.experiments.runner import accuracy_cell, claim, difference_cell, resolution_line, with_seed
 from tilework.experiments.table import Table, markdown
-from tilework.layers.stems import TokenPatchStemConfig
+from tilework.layers.stems import PatchStemConfig, TokenPatchStemConfig
 from tilework.models import VitConfig
 from tilework.objectives import ClassifyConfig, ClassifyScoredConfig, MaskedConfig, Task
 from tilework.recipes import Recipe, recipes
@@ -109,6 +112,8 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Trained:
         ("x: tiny_first start=old model.depth=3 @2", "x", 2, {"depth": 3}, "old"),
         ("  tiny_first   model.depth=3  ", "tiny_first", 1, {"depth": 3}, None),
         ("lr: 0.1: tiny_first", "lr", 1, {}, None),
+        ("tiny_first 'model.stem={name: patch, patch: 8}'", "tiny_first", 1, {"stem": PatchStemConfig(8)}, None),
+        ("DeiT's: tiny_first", "DeiT's", 1, {}, None),
     ],
 )
 def test_rows_are_read(
@@ -227,6 +232,9 @@ def test_detectors_are_rows(tmp_path: Path) -> None:
         ((), "there are no rows"),
         (("tiny_first model.widht=3",), "width"),
         (("tiny_first nonsense",), "nonsense"),
+        (("a|b: tiny_first",), "cannot parse row"),
+        (("tiny_first start=",), "'start' of row 'tiny_first start=' names no path"),
+        (("tiny_first data",), "'data' of row 'tiny_first data' names no path"),
         (("tiny_chain fit.steps=3",), "fit"),
     ],
 )
@@ -315,6 +323,69 @@ def test_rows_and_seeds_can_be_added_later(data: Path, tmp_path: Path, trained: 
     found = table(data, out, "tiny_first@2", "tiny_second").run()
     assert trained() == ["tiny_second seed 0", "tiny_first seed 1"]
     assert [row["seeds"] for row in found["rows"]] == [[0, 1], [0]]
+
+
+def test_rows_that_a_command_does_not_name_stay(data: Path, tmp_path: Path, trained: Trained) -> None:
+    """They were gone from the table, though not their runs."""
+    out = tmp_path / "out"
+    before = table(data, out, "a: tiny_first@2", "b: tiny_second").run()
+    trained()
+    after = table(data, out, "c: tiny_second fit.steps=1").run()
+    assert trained() == ["c seed 0"]
+    assert [(row["row"], row["line"], row["top1"]) for row in after["rows"][:2]] == [
+        (row["row"], row["line"], row["top1"]) for row in before["rows"]
+    ]
+    assert after["rows"][2]["difference"] == pytest.approx(after["rows"][2]["mean"] - before["rows"][0]["mean"])
+    assert table(data, out, "a: tiny_first@2").run()["rows"] == after["rows"]
+    assert "| b | 1 |" in (out / "table.md").read_text()
+    (out / "results.json").write_text(json.dumps({**after, "rows": [{"row": "b"}]}))
+    with pytest.raises(DamageError, match=r"results\.json is malformed"):
+        table(data, out, "a: tiny_first@2").run()
+    (out / "results.json").write_text(json.dumps({**after, "metric": "miou"}))
+    with pytest.raises(OutputError, match="are evaluated by miou, row 'a' by top1"):
+        table(data, out, "a: tiny_first@2").run()
+    assert trained() == []
+
+
+def test_runs_on_images_that_were_exchanged_make_no_table(tmp_path: Path) -> None:
+    """The seeds of two data sets were one mean."""
+    write_store(tmp_path / "x.tok")
+    write_store(tmp_path / "v.tok", count=18, seed=1)
+    before = table(tmp_path, tmp_path / "out", "a: tiny_first").run()
+    shutil.rmtree(tmp_path / "x.tok")
+    write_store(tmp_path / "x.tok", seed=5)
+    with pytest.raises(OutputError, match=r"a/seed-0 and .*a/seed-1 were trained on other data of the same name"):
+        table(tmp_path, tmp_path / "out", "a: tiny_first@2").run()
+    (row,) = json.loads((tmp_path / "out/results.json").read_text())["rows"]
+    assert (row["seeds"], row["top1"]) == ([0], before["rows"][0]["top1"])
+
+
+def test_a_table_is_written_while_no_other_process_writes_it(data: Path, tmp_path: Path) -> None:
+    """One that began then removed what was half written, and the other ended with a FileNotFoundError."""
+    one, there, written = table(data, tmp_path / "out", "a: tiny_first"), Event(), []
+    before = one.run()
+
+    def hold() -> None:
+        with locked(tmp_path / "out", wait=True):
+            there.set()
+            sleep(0.2)
+            written.append((tmp_path / "out/results.json").stat().st_mtime_ns)
+
+    earlier = (tmp_path / "out/results.json").stat().st_mtime_ns
+    other = Thread(target=hold)
+    other.start()
+    there.wait()
+    one._report(one.rows(), [runner.run_trial(runner.Trial("a", 0, with_seed(one.rows()[0].run, 0),
+                (one.data,), (one.val,)), one.out, "cpu", True)])  # fmt: skip
+    other.join()
+    assert written == [earlier]
+    assert json.loads((tmp_path / "out/results.json").read_text())["rows"][0]["top1"] == before["rows"][0]["top1"]
+
+
+@pytest.mark.parametrize("deviation", [0.0, -3.0, 1.5, float("nan"), float("inf")])
+def test_impossible_deviations_are_refused(data: Path, tmp_path: Path, deviation: float) -> None:
+    with pytest.raises(ConfigError, match="a deviation of"):
+        table(data, tmp_path / "out", "tiny_first", deviation=deviation).plan()
 
 
 def test_another_table_in_the_same_place_is_refused(data: Path, tmp_path: Path, trained: Trained) -> None:

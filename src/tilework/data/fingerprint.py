@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 
 import numpy as np
 
+from tilework.data.image_folder import Images
 from tilework.data.source import Source, innermost
 from tilework.data.tokens import TokenSource
+from tilework.store import Store
 
+MADE_BY = "2:"  # what fingerprints begin with; others are of versions that knew less of the data
 NAMES = 100_000  # of images that count, evenly spaced: a folder of millions is not read for it
-LABELS = "columns/label.safetensors"
+TAUGHT = ("label", "mask", "boxes", "sides")  # columns of a store that say what is learnt; others may be added
 
 
 def fingerprint(source: Source) -> str:
-    """Of the codes and labels of a store, or of the names and labels of images; columns may be added."""
-    found, inner = sha256(), innermost(source)
+    """Of the codes of a store or the names of images, their labels, masks or boxes, and the names of classes."""
+    inner = innermost(source)
     if isinstance(inner, TokenSource):
-        files = sorted(inner.store.manifest.files.items())
-        told = [file.sha256 for name, file in files if name.startswith("shards/") or name == LABELS]
-    else:
-        folder = getattr(inner, "folder", None)  # sources that people write themselves may have none
-        some = np.unique(np.linspace(0, len(inner) - 1, min(len(inner), NAMES)).astype(np.int64))
-        told = [] if folder is None else [folder.key(number) for number in some.tolist()]
-    for text in (str(len(source)), *told):
+        return fingerprint_of(inner.store, source.labels, source.classes)
+    folder = getattr(inner, "folder", None)  # sources that people write themselves may have none
+    return fingerprint_of(folder, source.labels, source.classes)
+
+
+def fingerprint_of(data: Store | Images | None, labels: np.ndarray, classes: Sequence[str]) -> str:
+    """The same of a store or a folder. labels: (N,) class numbers."""
+    found = sha256()
+    for text in (str(len(labels)), *classes, *_told(data)):
         found.update(text.encode("utf-8", "surrogateescape") + b"\0")
-    found.update(np.asarray(source.labels, "<i8").tobytes())
-    return found.hexdigest()
+    found.update(np.asarray(labels, "<i8").tobytes())
+    return MADE_BY + found.hexdigest()
+
+
+def _told(data: Store | Images | None) -> list[str]:
+    if isinstance(data, Store):
+        starts = ("shards/", *(f"columns/{name}." for name in TAUGHT), *(f"columns/{name}/" for name in TAUGHT))
+        return [file.sha256 for name, file in sorted(data.manifest.files.items()) if name.startswith(starts)]
+    if data is None:
+        return []
+    some = np.unique(np.linspace(0, len(data) - 1, min(len(data), NAMES)).astype(np.int64)).tolist()
+    masks, objects = getattr(data, "masks", ()), getattr(data, "objects", ())
+    sizes = [str(masks[i] and masks[i].stat().st_size) for i in some] if masks else []
+    boxes = (
+        [sha256(o.edges.tobytes() + o.labels.tobytes()).hexdigest() for i in some if (o := objects[i])]
+        if objects
+        else []
+    )
+    return [*(data.key(number) for number in some), *sizes, *boxes]

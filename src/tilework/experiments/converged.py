@@ -6,9 +6,8 @@ removed. Rows that a later command does not name stay in it. Two processes start
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -16,20 +15,30 @@ from statistics import mean, stdev
 import numpy as np
 
 from tilework.core.config import Plain, decode, encode, first_difference
-from tilework.core.errors import ConfigError, DamageError, OutputError
+from tilework.core.errors import ConfigError, DamageError, OutputError, TrainingError
 from tilework.core.files import locked, make_directory, remove_unfinished, write, write_json
 from tilework.core.sealed import read_json
 from tilework.experiments.protocol import REACHED, Protocol, plateau
-from tilework.experiments.runner import STATE, Outcome, Trial, claim, run_trials, task_of
+from tilework.experiments.runner import STATE, TRIAL, Outcome, Trial, claim, run_trials, task_of
 from tilework.experiments.statistics import paired_deviation, resolvable
-from tilework.experiments.table import RESULTS, TABLE, Row, Table, figure_name
+from tilework.experiments.table import OWN, RESULTS, TABLE, Row, Table, figure_name, last_of, own_of, split_row
 from tilework.experiments.training_data import TrainingData
 from tilework.report.curve_figures import curve_figure
 from tilework.runs import Chain, Run
+from tilework.runs.directory import RunDirectory
 from tilework.train import HELD, TRAINING
 from tilework.train.log import counted, notice
 
 CURVES = "curves.png"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a table has so far."""
+
+    rows: Sequence[Row]
+    inputs: Mapping[str, Plain]  # by row: start and data of its own, fingerprints, bytes per image
+    outcomes: Mapping[Path, Outcome]
 
 
 @dataclass(frozen=True)
@@ -61,8 +70,8 @@ class ConvergedTable(Table):
         return len(self.protocol.rates) + self.protocol.seeds - 1
 
     def _samples_of(self, row: Row) -> int:
-        fit = _last(row.run).fit
-        return fit.batch * fit.total_steps(_last(row.run).samples or len(TrainingData.look(self.data).labels))
+        fit = last_of(row.run).fit
+        return fit.batch * fit.total_steps(last_of(row.run).samples or len(TrainingData.look(self.data).labels))
 
     def _noise(self) -> str:
         smallest = 100 * resolvable(self.deviation, self.protocol.seeds, self.protocol.seeds)
@@ -76,13 +85,17 @@ class ConvergedTable(Table):
         rows = super().rows()
         if any(row.has_seeds for row in rows):
             raise ConfigError("a row names its seeds with @, the protocol has its own", "leave @ out, use --seeds")
+        for row in rows:
+            last = f"links.{row.run.links[-1].name}.run." if isinstance(row.run, Chain) else ""
+            own = (setting.removeprefix(last) for setting in row.settings if setting.startswith(last))
+            self.protocol.refuse(row.name, (*self.settings, *own))
         return rows
 
     def _versions(self, row: Row) -> list[tuple[Run | Chain, Path | None]]:
         """Seeds draw other images, and may start from other runs."""
-        data = TrainingData.look(self.data)
-        self.protocol.check(_last(row.run), data.labels, data.classes)
-        if row.data is not None and not np.array_equal(TrainingData.look(row.data).labels, data.labels):
+        data = TrainingData.look(self.data, last_of(row.run).classes)
+        self.protocol.check(last_of(row.run), data.labels, data.classes)
+        if row.data is not None and not np.array_equal(self._look(row).labels, data.labels):
             what = f"row '{row.name}' draws from {row.data}, whose images are others than those of {self.data}"
             raise ConfigError(what, "give data of the same images in the same order")
         trials = (self._trial(row, seed, self.protocol.rates[0]) for seed in range(self.protocol.seeds))
@@ -101,20 +114,25 @@ class ConvergedTable(Table):
             claim(self.out, {**wanted, "protocol": fewer}, "table")
             write_json(self.out / STATE, wanted)
             remove_unfinished(self.out)
-        known = self._known(rows)
+            inputs_of = {row.name: self._inputs_of(row) for row in rows}
+            known = self._known(rows, inputs_of)
         if self.restore:
-            known = {path: one for path, one in known.items() if not self._lost(one, rows, list(known.values()))}
+            self._restore(rows, list(known.outcomes.values()))
         notice(f"{counted(len(rows) * self._runs_per_row, 'run')}; {self._noise()}", self.quiet)
         done = run_trials(
             (),
             self.out,
             self.device,
             self.quiet,
-            lambda some: self._report(rows, some),
+            lambda some: self._record(rows, some, inputs_of),
             lambda some: list(self._wanted(rows, some)),
-            known,
+            known.outcomes,
+            self._diverged,
         )
-        return self._report(rows, done)
+        results = self._record(rows, done, inputs_of)
+        if hopeless := [row.name for row in rows if self._best(row, done) is None]:
+            raise TrainingError(f"row '{hopeless[0]}' diverged at every rate", "choose lower --rates in another --out")
+        return results
 
     def _seeds_before(self) -> int:
         """Seeds that the table was begun with; more may follow, as a seed is known by its number alone."""
@@ -138,71 +156,123 @@ class ConvergedTable(Table):
         return Trial(row.name, seed, run, self._data(row), self._validation(row), row.start_of(seed), rate)
 
     def _best(self, row: Row, done: Sequence[Outcome]) -> float | None:
+        """The rate chosen for a row; None before all were tried, and where the row diverged at each."""
         task = task_of(row.run)
         held = {
-            o.trial.rate: o.metrics[HELD + task.metric]
+            o.trial.rate: o.metrics.get(HELD + task.metric)
             for o in done
             if o.trial.row == row.name and o.trial.seed == 0 and o.trial.rate is not None
         }
-        if set(held) != set(self.protocol.rates):
+        left = {rate: figure for rate, figure in held.items() if figure is not None}
+        if set(held) != set(self.protocol.rates) or not left:
             return None
-        return self.protocol.best(held, task.higher_is_better)
+        return self.protocol.best(left, task.higher_is_better)
 
-    def _lost(self, outcome: Outcome, rows: Sequence[Row], known: Sequence[Outcome]) -> bool:
-        """Whether an outcome has the rate that was chosen for its row, and its run is gone."""
-        row = next(row for row in rows if row.name == outcome.trial.row)
-        directory = self.out / outcome.trial.directory / "run"
-        return outcome.trial.rate == self._best(row, known) and not directory.is_dir()
+    def _diverged(self, trial: Trial) -> Outcome | None:
+        """What a rate that cannot be trained counts as; the error is raised where the rate is chosen already."""
+        if trial.seed != 0:
+            return None
+        notice(f"row '{trial.row}' diverged at rate {trial.rate:g}: the other rates are compared", self.quiet)
+        spent = read_json(self.out / trial.directory / TRIAL)
+        return Outcome(trial, {}, round(spent["seconds"], 1), round(spent["cpu_seconds"], 1))
 
-    def _with_earlier(self, rows: Sequence[Row]) -> list[Row]:
-        """Rows of results.json, in their order and also where this command does not name them, then new ones."""
-        named = {row.name: row for row in rows}
-        try:
-            plain = json.loads((self.out / RESULTS).read_bytes())
-            earlier = [(row["row"], row["line"], plain["settings"][row["row"]]) for row in plain["rows"]]
-        except FileNotFoundError:
-            return list(rows)
-        found = [
-            named.pop(name) if name in named else replace(self._row(line), run=decode(Run | Chain, settings))
-            for name, line, settings in earlier
-        ]
-        return [*found, *named.values()]
+    def _restore(self, rows: Sequence[Row], known: Sequence[Outcome]) -> None:
+        """Train runs again that are gone, of the rates that were chosen; results.json keeps its figures."""
+        best = {row.name: self._best(row, known) for row in rows}
+        used = [one for one in known if one.trial.row in best and one.trial.rate == best[one.trial.row]]
+        lost = {
+            one.trial.directory: one
+            for one in used
+            if not RunDirectory(self.out / one.trial.directory / "run").finished
+        }
+        for one in run_trials([one.trial for one in lost.values()], self.out, self.device, self.quiet):
+            metric = task_of(one.trial.run).metric
+            again, before = one.metrics[metric], lost[one.trial.directory].metrics[metric]
+            if again != before:
+                what = f"{one.trial.directory} has {metric} {again:.4f} this time, {before:.4f} in {RESULTS}"
+                notice(f"{what}, which keeps that: another machine rounds otherwise", self.quiet)
 
-    def _known(self, rows: Sequence[Row]) -> dict[Path, Outcome]:
-        """Outcomes that results.json has already, whether or not their runs are still there."""
-        file = self.out / RESULTS
+    def _look(self, row: Row) -> TrainingData:
+        return TrainingData.look(row.data or self.data, last_of(row.run).classes)
+
+    def _inputs_of(self, row: Row) -> Plain:
+        """What a row is trained and judged on."""
+        train, val = self._look(row), TrainingData.look(row.val or self.val, last_of(row.run).classes)
+        own = {"start": row.start, "data": row.data, "val": row.val}
+        return {
+            **{name: None if path is None else str(path) for name, path in own.items()},
+            "samples": {"train": train.fingerprint, "val": val.fingerprint},
+            "bytes_per_image": train.bytes,
+        }
+
+    def _known(self, rows: Sequence[Row], inputs: Mapping[str, Plain]) -> Known:
+        """What results.json has already, whether or not its runs are still there.
+
+        Its rows are in their order, also where this command does not name them, then come new ones.
+        """
+        file, named = self.out / RESULTS, {row.name: row for row in rows}
         if not file.is_file():
-            return {}
+            return Known(rows, inputs, {})
+        plain = read_json(file)
         try:
-            plain = json.loads(file.read_bytes())
-            settings, trials = plain["settings"], plain["trials"]
-            named = {row.name: row for row in rows}
-            for name in {one["row"] for one in trials} & named.keys():  # a row that was named only may change
-                before = decode(type(named[name].run), settings[name])
-                if before != named[name].run:
-                    key, old, new = first_difference(encode(before), encode(named[name].run))
-                    what = f"row '{name}' in {file} was trained with {key}={old}, not {new}"
-                    raise OutputError(what, "choose another --out, or another name for the row")
-            return {
-                trial.directory: Outcome(trial, one["figures"], one["seconds"], one["cpu_seconds"], one["curve"])
-                for one in trials
-                if one["row"] in named
-                for trial in [self._trial(named[one["row"]], one["seed"], one["rate"])]
-            }
-        except (ValueError, KeyError, TypeError) as error:
+            trained, found, told = {one["row"] for one in plain["trials"]}, [], dict(inputs)
+            for one in plain["rows"]:
+                run = decode(Run | Chain, plain["settings"][one["row"]])
+                row = named.pop(one["row"], None)
+                if row is None:
+                    row = Row(one["row"], run, None, self.protocol.seeds, line=one["line"])
+                    told[row.name] = {key: one[key] for key in (*OWN, "samples", "bytes_per_image") if key in one}
+                elif row.name in trained:  # one that was named only may change
+                    self._check_same(row, run, one, inputs[row.name])
+                found.append(row)
+            if strays := trained - {row.name for row in found}:
+                raise ValueError(f"trials of '{min(strays)}', which is no row")
+            known = Known([*found, *named.values()], told, self._outcomes(found, plain["trials"]))
+            self._results(known)  # so that what is malformed is found before anything is trained
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise DamageError(f"{file} is malformed", f"restore it ({error})") from error
+        return known
 
-    def _report(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> Plain:
+    def _outcomes(self, rows: Sequence[Row], trials: Sequence[Plain]) -> dict[Path, Outcome]:
+        named, found = {row.name: row for row in rows}, {}
+        for one in trials:
+            trial = self._trial(named[one["row"]], one["seed"], one["rate"])
+            figures = {name: float(value) for name, value in one["figures"].items()}
+            if not figures and trial.seed:
+                raise ValueError(f"no figures of {trial.directory}")
+            outcome = Outcome(trial, figures, float(one["seconds"]), float(one["cpu_seconds"]), one["curve"])
+            found[trial.directory] = outcome
+        return found
+
+    def _check_same(self, row: Row, before: Run | Chain, told: Plain, inputs: Plain) -> None:
+        """Refuse a row that has other settings, another start or other data than its trials."""
+        file, where = self.out / RESULTS, f"row '{row.name}' in"
+        if before != row.run:
+            key, old, new = first_difference(encode(before), encode(row.run))
+            what = f"{where} {file} was trained with {key}={old}, not {new}"
+            raise OutputError(what, "choose another --out, or another name for the row")
+        earlier = told if OWN[0] in told else own_of(split_row(told["line"])[1])  # older files have the line alone
+        for key in OWN:
+            if earlier.get(key) != inputs[key]:
+                what = f"{where} {file} was trained with {key}={earlier.get(key)}, not {inputs[key]}"
+                raise OutputError(what, "choose another --out, or another name for the row")
+        if told.get("samples", inputs["samples"]) != inputs["samples"]:
+            what = f"{where} {file} was trained or judged on other images than lie there now"
+            raise OutputError(what, "choose another --out, or restore its data")
+
+    def _record(self, rows: Sequence[Row], outcomes: Sequence[Outcome], inputs: Mapping[str, Plain]) -> Plain:
         with locked(self.out, wait=True):  # another process may have more of them, and may be writing them now
-            rows = self._with_earlier(rows)
-            outcomes = list({**self._known(rows), **{o.trial.directory: o for o in outcomes}}.values())
-            results = self._results(rows, outcomes)
+            known = self._known(rows, inputs)
+            outcomes_of = {**known.outcomes, **{o.trial.directory: o for o in outcomes}}
+            results = self._results(replace(known, outcomes=outcomes_of))
             write_json(self.out / RESULTS, results)
             write(self.out / TABLE, markdown(results).encode())
             write(self.out / CURVES, curve_figure(results))
         return results
 
-    def _results(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> Plain:
+    def _results(self, known: Known) -> Plain:
+        rows, outcomes = known.rows, list(known.outcomes.values())
+        protocol = replace(self.protocol, seeds=self._seeds_before())  # another process may have asked for more
         task = task_of(rows[0].run)
         best = {row.name: self._best(row, outcomes) for row in rows}
         used = [o for o in outcomes if o.trial.rate == best[o.trial.row]]
@@ -210,19 +280,17 @@ class ConvergedTable(Table):
             row.name: {o.trial.seed: o.metrics[task.metric] for o in used if o.trial.row == row.name} for row in rows
         }
         whole = [
-            [found[seed] for seed in range(self.protocol.seeds)]
-            for found in values.values()
-            if len(found) == self.protocol.seeds
+            [found[seed] for seed in range(protocol.seeds)] for found in values.values() if len(found) == protocol.seeds
         ]
         deviation, degrees = paired_deviation(whole)
-        smallest = resolvable(deviation, self.protocol.seeds, self.protocol.seeds, degrees) if degrees else None
+        smallest = resolvable(deviation, protocol.seeds, protocol.seeds, degrees) if degrees else None
         table: list[Plain] = []
         for row in rows:
             mine, own = [o for o in used if o.trial.row == row.name], values[row.name]
             shared = sorted(own.keys() & values[rows[0].name].keys())
             pairs = [own[seed] - values[rows[0].name][seed] for seed in shared]
             held = {
-                f"{o.trial.rate:g}": o.metrics[HELD + task.metric]
+                f"{o.trial.rate:g}": o.metrics.get(HELD + task.metric)  # None: it diverged
                 for o in outcomes
                 if o.trial.row == row.name and o.trial.seed == 0
             }
@@ -243,11 +311,11 @@ class ConvergedTable(Table):
                     "differences": pairs,
                     "difference": mean(pairs) if pairs else None,
                     "resolved": None
-                    if smallest is None or len(pairs) < self.protocol.seeds
+                    if smallest is None or len(pairs) < protocol.seeds
                     else abs(mean(pairs)) > smallest,
                     "plateau": [plateau(o.curve) for o in mine],
                     "cpu_minutes": [round(o.cpu_seconds / 60, 2) for o in mine],
-                    "bytes_per_image": TrainingData.look(row.data or self.data).bytes,
+                    **known.inputs[row.name],
                 }
             )
         first = table[0]["training_right"]
@@ -255,7 +323,7 @@ class ConvergedTable(Table):
             "metric": task.metric,
             "judged": task.judged,
             "higher_is_better": task.higher_is_better,
-            "protocol": encode(self.protocol),
+            "protocol": encode(protocol),
             "assumed_deviation": self.deviation,
             "deviation": deviation if degrees else None,
             "degrees_of_freedom": degrees,
@@ -277,10 +345,6 @@ class ConvergedTable(Table):
                 for o in sorted(outcomes, key=lambda o: (o.trial.row, o.trial.seed, o.trial.rate or 0.0))
             ],
         }
-
-
-def _last(run: Run | Chain) -> Run:
-    return run.links[-1].run if isinstance(run, Chain) else run
 
 
 def markdown(results: Plain) -> str:

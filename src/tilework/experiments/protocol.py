@@ -8,8 +8,9 @@ never used to choose.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from statistics import mean
 
@@ -23,6 +24,16 @@ from tilework.train import HELD, TRAINING
 from tilework.train.fit import logged_name
 
 REACHED = 0.95  # share of training labels that the first row has right when the table has converged
+SET = {  # settings that the protocol sets, and what sets them
+    "fit.optim.lr": "--rates",
+    "fit.seed": "--seeds",
+    "fit.epochs": "--passes",
+    "fit.steps": "--passes",
+    "samples": "--samples",
+    "draw": "--samples, --held and --seeds",
+    "fit.early_stop": "nothing: every row trains for all its passes",
+    "fit.evaluate_every": "nothing: a run is evaluated five times",
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,8 @@ class Protocol:
     looks: int = 5  # evaluations of a run, for its curve
 
     def __post_init__(self) -> None:
-        if len(set(self.rates)) < 2 or not all(rate > 0 for rate in self.rates):
+        names = {f"{rate:g}" for rate in self.rates}  # of directories
+        if len(names) < max(2, len(self.rates)) or not all(rate > 0 and isfinite(rate) for rate in self.rates):
             raise ConfigError(
                 f"learning rates {self.rates} leave nothing to choose", "give --rates two or three different ones"
             )
@@ -50,7 +62,22 @@ class Protocol:
 
     def check(self, run: Run, labels: np.ndarray, classes: int) -> None:
         """Refuse data that cannot give such a subset and as many held images. labels: (N,) class numbers."""
+        if self.samples + self.held > len(labels):
+            what = f"--samples {self.samples} and --held {self.held} are more than the {len(labels)} training images"
+            raise ConfigError(what, "lower one of them")
+        if run.objective.task.labels:
+            least, each = int(np.bincount(labels, minlength=classes).min()), self.samples // classes
+            if not each or each > least:
+                what = f"--samples {self.samples} of {classes} classes are {each} of each, and the smallest has {least}"
+                raise ConfigError(what, f"give from {classes} to {least * classes}")
         self.draw(run, 0).held_numbers(labels, classes, self.samples)
+
+    @staticmethod
+    def refuse(row: str, settings: Iterable[str]) -> None:
+        """Refuse settings of a row (key=value) that the protocol would set anew."""
+        for key in (setting.partition("=")[0] for setting in settings):
+            if name := next((one for one in SET if key == one or key.startswith(f"{one}.")), None):
+                raise ConfigError(f"'{key}' of row '{row}' is set by the protocol", f"leave it out, use {SET[name]}")
 
     def run(self, run: Run | Chain, seed: int, rate: float) -> Run | Chain:
         """The run for a seed and a rate; of a chain, the last link, and the seed of the others."""
@@ -68,6 +95,7 @@ class Protocol:
             steps=0,
             evaluate_every=max(1, self.passes // self.looks),
             evaluate_training=True,
+            early_stop=0,
             save_every=1000,
             keep=1,
             optim=replace(run.fit.optim, lr=rate),

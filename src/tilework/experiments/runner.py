@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from statistics import mean, stdev
 from time import monotonic, process_time, sleep
 
 from tilework.core.config import Plain, encode, first_difference
-from tilework.core.errors import DamageError, InUseError, OutputError
+from tilework.core.errors import DamageError, InUseError, OutputError, TrainingError
 from tilework.core.files import is_free, locked, make_directory, remove_unfinished, write_json
 from tilework.core.location import Location
 from tilework.core.sealed import read_json
@@ -23,7 +23,7 @@ from tilework.experiments.protocol import curve
 from tilework.experiments.statistics import paired_difference, pooled_deviation, resolvable
 from tilework.objectives import Task
 from tilework.runs import Chain, Link, Run, train, train_chain
-from tilework.runs.directory import RESULTS
+from tilework.runs.directory import RESULTS, RunDirectory
 
 TRIAL, STATE = "trial.json", "settings.json"
 COMPARED = ("run", "data", "val", "start")  # what must be equal for a trial to go on
@@ -57,6 +57,7 @@ class Outcome:
     seconds: float  # in total, if it was interrupted
     cpu_seconds: float = 0.0  # of all threads
     curve: Sequence[Plain] = ()  # its evaluations: pass, loss, figures
+    samples: Mapping[str, str | None] = field(default_factory=dict)  # fingerprints of its data, by its run
 
 
 def directory_of(row: str) -> Path:
@@ -107,7 +108,8 @@ def run_trial(trial: Trial, out: Path, device: str = "auto", quiet: bool = False
                 write_json(directory / TRIAL, known)
         metrics = _figures(directory / "run" / RESULTS, task_of(trial.run).metric)
     evaluations = curve(directory / "run", task_of(trial.run).metric)
-    return Outcome(trial, metrics, round(known["seconds"], 1), round(known["cpu_seconds"], 1), evaluations)
+    samples = RunDirectory.find(directory / "run").samples()
+    return Outcome(trial, metrics, round(known["seconds"], 1), round(known["cpu_seconds"], 1), evaluations, samples)
 
 
 def _figures(file: Path, metric: str) -> dict[str, float]:
@@ -126,11 +128,13 @@ def run_trials(
     after: Callable[[list[Outcome]], object] = lambda done: None,
     then: Callable[[list[Outcome]], Sequence[Trial]] = lambda done: (),
     known: Mapping[Path, Outcome] | None = None,
+    diverged: Callable[[Trial], Outcome | None] = lambda trial: None,
 ) -> list[Outcome]:
     """Run all trials; several processes with the same list share them.
 
     after: called with all outcomes so far, when one was added that is not known. then: further trials that the
-    outcomes so far ask for. known: outcomes of runs whose directories may be gone.
+    outcomes so far ask for. known: outcomes of runs whose directories may be gone. diverged: what counts as the
+    outcome of a trial that cannot be trained; None: the error is raised.
     """
     done: dict[Path, Outcome] = {}
     while True:
@@ -147,6 +151,10 @@ def run_trials(
                 done[trial.directory] = run_trial(trial, out, device, quiet)
             except InUseError:
                 continue  # another process runs it
+            except TrainingError:
+                if (outcome := diverged(trial)) is None:
+                    raise
+                done[trial.directory] = outcome
             after(list(done.values()))
             break  # what comes next may follow from this one
         if len(done) == before:

@@ -10,12 +10,14 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 
 from tilework.core.config import Plain, resolve
-from tilework.core.errors import ConfigError
+from tilework.core.errors import ConfigError, DamageError, OutputError
 from tilework.core.files import locked, make_directory, remove_unfinished, write, write_json
 from tilework.core.location import Location, PathOrHub, location
+from tilework.core.sealed import read_json
 from tilework.experiments.runner import (
     Outcome,
     Trial,
@@ -30,6 +32,7 @@ from tilework.experiments.runner import (
     with_seed,
 )
 from tilework.experiments.statistics import pooled_deviation
+from tilework.objectives import Task
 from tilework.recipes import find
 from tilework.runs import Artefacts, Chain, Link, Run, check_links, equip, plan
 from tilework.runs.build import check_there
@@ -51,6 +54,7 @@ class Row:
     val: Location | None = None
     line: str = ""  # as it was written
     has_seeds: bool = False  # whether the line says how many
+    settings: tuple[str, ...] = ()  # KEY=VALUE of its own
 
     @property
     def links(self) -> int:
@@ -91,6 +95,8 @@ class Table:
 
     def rows(self) -> list[Row]:
         """The parsed and checked rows."""
+        if not (isfinite(self.deviation) and 0 < self.deviation < 1):
+            raise ConfigError(f"a deviation of {self.deviation:g}", "give one above 0, such as 0.01 for a point")
         rows = [self._row(line) for line in self.lines]
         if len({row.name for row in rows}) < len(rows) or not rows:
             raise ConfigError("two rows have one name, or there are no rows", "write 'NAME: RECIPE KEY=VALUE ...'")
@@ -126,6 +132,7 @@ class Table:
         with locked(self.out, wait=True):
             claim(self.out, {**inputs, "settings": list(self.settings)}, "table")
             remove_unfinished(self.out)
+            self._earlier(rows)  # what is malformed is found before anything is trained
         notice(f"{counted(sum(row.seeds for row in rows), 'run')}; {noise_line(self.deviation)}", self.quiet)
         trials = [
             Trial(row.name, seed, with_seed(row.run, seed), self._data(row), self._validation(row), row.start_of(seed))
@@ -137,20 +144,13 @@ class Table:
         return self._report(rows, done)
 
     def _row(self, line: str) -> Row:
-        name, colon, rest = line.partition(": ")
-        text, at, seeds = (rest if colon else line).rpartition("@")
-        has_seeds = bool(at) and "/" not in seeds and "=" not in seeds  # else an @ inside a setting
-        if not has_seeds:
-            text, seeds = rest if colon else line, str(self.seeds)
-        try:
-            words = shlex.split(text)
-        except ValueError:
-            words = []
-        if not words or not (seeds.isdecimal() and int(seeds) > 0):
-            raise ConfigError(f"cannot parse row '{line}'", "write 'NAME: RECIPE KEY=VALUE ... @SEEDS'")
-        recipe, *settings = words
-        own = {key: value for key, _, value in (word.partition("=") for word in settings) if key in OWN}
-        settings = [word for word in settings if word.partition("=")[0] not in OWN]
+        name, words, asked = split_row(line)
+        if not words or "|" in name or asked == 0:
+            raise ConfigError(f"cannot parse row '{line}'", "write 'NAME: RECIPE KEY=VALUE ... @SEEDS', NAME without |")
+        recipe, own = words[0], own_of(words)
+        if empty := next((key for key, value in own.items() if not value), None):
+            raise ConfigError(f"'{empty}' of row '{line}' names no path", f"write {empty}=PATH")
+        settings = [word for word in words[1:] if word.partition("=")[0] not in OWN]
         run = find(recipe).run
         if isinstance(run, Chain):
             links = equip(run, self.artefacts, strict=False).links
@@ -161,7 +161,8 @@ class Table:
             run = resolve(resolve(known, None, self.settings), None, settings)
         data, val = (location(own[key]) if key in own else None for key in ("data", "val"))
         start = Path(own["start"]) if "start" in own else None
-        return Row(name if colon else recipe, run, start, int(seeds), data, val, line, has_seeds)
+        seeds = self.seeds if asked is None else asked
+        return Row(name or recipe, run, start, seeds, data, val, line, asked is not None, tuple(settings))
 
     def _data(self, row: Row) -> tuple[Location, ...]:
         return (row.data or self.data,) * row.links
@@ -187,11 +188,48 @@ class Table:
         }
 
     def _report(self, rows: Sequence[Row], outcomes: Sequence[Outcome]) -> Plain:
-        task = task_of(rows[0].run)
-        order = [row.name for row in rows]
+        self._check_data(outcomes)
+        with locked(self.out, wait=True):  # another process may be writing it
+            lines, earlier = self._earlier(rows)
+            results = self._summary(lines, [*earlier, *outcomes], task_of(rows[0].run))
+            write_json(self.out / RESULTS, results)
+            write(self.out / TABLE, markdown(results).encode())
+        return results
+
+    def _check_data(self, outcomes: Sequence[Outcome]) -> None:
+        """Refuse runs of the same places that were trained on other data: those were exchanged in between."""
+        first: dict[object, Outcome] = {}
+        for one in (outcome for outcome in outcomes if outcome.samples):
+            known = first.setdefault((one.trial.data, one.trial.val, last_of(one.trial.run).classes), one)
+            if known.samples != one.samples:
+                two = f"{self.out / known.trial.directory} and {self.out / one.trial.directory}"
+                raise OutputError(f"{two} were trained on other data of the same name", "repeat it in another --out")
+
+    def _earlier(self, rows: Sequence[Row]) -> tuple[dict[str, str], list[Outcome]]:
+        """Lines of all rows, those of results.json first, and figures of those that this command does not name."""
+        file, named = self.out / RESULTS, {row.name: row.line for row in rows}
+        if not file.is_file():
+            return named, []
+        metric, known = task_of(rows[0].run).metric, read_json(file)
+        try:
+            if known["metric"] != metric:
+                what = f"rows of {file} are evaluated by {known['metric']}, row '{rows[0].name}' by {metric}"
+                raise OutputError(what, "choose another --out")
+            left = [row for row in known["rows"] if row["row"] not in named]
+            found = [
+                Outcome(Trial(row["row"], seed, rows[0].run, (), ()), {metric: float(value)}, float(seconds))
+                for row in left
+                for seed, value, seconds in zip(row["seeds"], row[metric], row["seconds"], strict=True)
+            ]
+            lines = {row["row"]: named.get(row["row"], row["line"]) for row in known["rows"]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamageError(f"{file} is malformed", f"restore it, or remove it to make it anew ({error})") from error
+        return {**(lines if left else {}), **named}, found
+
+    def _summary(self, lines: dict[str, str], outcomes: Sequence[Outcome], task: Task) -> Plain:
+        order = list(lines)
         summary = summarise(sorted(outcomes, key=lambda o: order.index(o.trial.row)), task.metric)
         deviation, degrees = pooled_deviation([row[task.metric] for row in summary.values()])
-        lines = {row.name: row.line for row in rows}
         table = [
             {
                 "row": name,
@@ -201,7 +239,7 @@ class Table:
             }
             for name, row in summary.items()
         ]
-        results = {
+        return {
             "metric": task.metric,
             "higher_is_better": task.higher_is_better,
             "assumed_deviation": self.deviation,
@@ -209,9 +247,33 @@ class Table:
             "degrees_of_freedom": degrees,
             "rows": table,
         }
-        write_json(self.out / RESULTS, results)
-        write(self.out / TABLE, markdown(results).encode())
-        return results
+
+
+def last_of(run: Run | Chain) -> Run:
+    """A run, or the last one of a chain."""
+    return run.links[-1].run if isinstance(run, Chain) else run
+
+
+def split_row(line: str) -> tuple[str, list[str], int | None]:
+    """Name (empty: none is given), words and seeds (None: none are given) of a row; no words, or 0: it is malformed."""
+    name, colon, rest = line.partition(": ")
+    if not colon or "{" in name:  # of a setting
+        name, rest = "", line
+    text, at, seeds = rest.rpartition("@")
+    if not at or "/" in seeds or "=" in seeds:  # an @ inside a setting
+        text, seeds = rest, ""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = []
+    if not seeds and text == rest:
+        return name, words, None
+    return name, words, int(seeds) if seeds.isdecimal() else 0
+
+
+def own_of(words: Sequence[str]) -> dict[str, str]:
+    """Data, validation data and start that a row names itself."""
+    return {key: value for key, _, value in (word.partition("=") for word in words) if key in OWN}
 
 
 def figure_name(metric: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tilework.core.errors import DamageError, InputError
 from tilework.experiments.runner import directory_of
 from tilework.experiments.table import RESULTS
-from tilework.runs.directory import SETTINGS
+from tilework.runs.directory import SETTINGS, RunDirectory
 
 
 def runs_in(path: Path) -> tuple[Path, ...]:
@@ -29,7 +29,7 @@ def runs_in(path: Path) -> tuple[Path, ...]:
         raise DamageError(f"{file} is malformed", f"restore it ({error})") from error
     if not found:
         raise InputError(f"{path} has no row whose rate is chosen", "finish the table, or give single runs")
-    if missing := [run for run in found if not run.is_dir()]:
-        what = f"{missing[0]} is gone, of the runs that {file} names"
+    if missing := [run for run in found if not RunDirectory(run).finished]:
+        what = f"{missing[0]} is gone or unfinished, of the runs that {file} names"
         raise InputError(what, "repeat the table with --restore, or give others")
     return tuple(found)

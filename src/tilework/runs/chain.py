@@ -11,6 +11,7 @@ from tilework.core.errors import ConfigError
 from tilework.core.location import Location, PathOrHub, Url, is_store
 from tilework.core.sealed import write_sealed
 from tilework.data import ImageSource, Source, TokenSource
+from tilework.data.image_folder import Level
 from tilework.data.open_images import open_images
 from tilework.models import Model
 from tilework.runs.build import check_data, check_there, chosen, find_columns, with_batch
@@ -61,7 +62,7 @@ def check_links(
     before = Start.read(start) if start is not None else None
     for link, path, judge in zip(chain.links, data, val, strict=True):
         find_columns(link.run, path)
-        source = chosen(_glance(path, link.run.size), link.run)
+        source = chosen(_glance(path, link.run.size, level=link.run.classes), link.run)
         run = with_batch(link.run, len(source))
         judged = None if judge is None else _glance(judge, run.size, source.classes)
         _, model = check_data(run, source, judged, path, judge)
@@ -77,9 +78,11 @@ def check_links(
         before = Start(Path(link.name), model.state_dict(), source.classes, model.grid, codebook)
 
 
-def _glance(path: Location, size: tuple[int, int], classes: tuple[str, ...] | None = None) -> Source:
-    """The data at a path; the images of a folder are counted, not read."""
+def _glance(
+    path: Location, size: tuple[int, int], classes: tuple[str, ...] | None = None, level: Level = "leaf"
+) -> Source:
+    """The data at a path; the images of a folder are counted, not read. level: of nested class folders."""
     check_there(path)
     if isinstance(path, Url) or is_store(path):
         return TokenSource(Store(path), classes)
-    return ImageSource.blank(open_images(path, classes=classes), size)
+    return ImageSource.blank(open_images(path, None, classes, level), size)

@@ -25,6 +25,7 @@ from tilework.core.errors import ConfigError, DamageError, InputError, OutputErr
 from tilework.core.files import is_free, make_directory, read_plain, sha256, write
 from tilework.core.location import PathOrHub, what_is
 from tilework.core.sealed import read_json, write_sealed
+from tilework.data.fingerprint import MADE_BY
 from tilework.data.image_files import Frame
 from tilework.runs.run import Chain, R, Run
 from tilework.tokenizers.find import find_tokenizer
@@ -190,12 +191,16 @@ class RunDirectory:
 
     def check_samples(self, samples: Mapping[str, str | None]) -> None:
         """Refuse to go on with other data. samples: fingerprints of the training and validation data."""
+        known = self.samples()
+        for name, what in (("train", "training"), ("val", "validation")):
+            if name in known and known[name] != samples[name]:
+                hint = "choose another --out, or repeat its --data and --val; 'tilework eval' takes other data"
+                raise OutputError(f"{self.path} holds a run on other {what} data", hint)
+
+    def samples(self) -> dict[str, str | None]:
+        """Fingerprints of its training and validation data; empty for runs of older versions."""
         known = read_json(self.path / DATA).get(SAMPLES) if (self.path / DATA).is_file() else None
-        if isinstance(known, dict):  # runs of older versions have none
-            for name, what in (("train", "training"), ("val", "validation")):
-                if known.get(name) != samples[name]:
-                    hint = "choose another --out, or repeat its --data and --val; 'tilework eval' takes other data"
-                    raise OutputError(f"{self.path} holds a run on other {what} data", hint)
+        return known if isinstance(known, dict) and str(known.get("train")).startswith(MADE_BY) else {}
 
     def begin(self, run: Run, codes: str) -> None:
         """Settings of a run that begins or goes on, before any other file: they show whose directory it is.
