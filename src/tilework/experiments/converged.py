@@ -237,9 +237,10 @@ class ConvergedTable(Table):
         named, found = {row.name: row for row in rows}, {}
         for one in trials:
             trial = self._trial(named[one["row"]], one["seed"], one["rate"])
-            figures = {name: float(value) for name, value in one["figures"].items()}
-            if not figures and trial.seed:
-                raise ValueError(f"no figures of {trial.directory}")
+            figures, metric = dict(one["figures"]), task_of(trial.run).metric
+            judged = (metric, HELD + metric) if trial.seed == 0 else (metric,)
+            if not all(isinstance(figures[name], float | int) for name in judged if figures or trial.seed):
+                raise ValueError(f"figures of {trial.directory} are no numbers")
             outcome = Outcome(trial, figures, float(one["seconds"]), float(one["cpu_seconds"]), one["curve"])
             found[trial.directory] = outcome
         return found
