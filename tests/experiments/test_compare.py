@@ -279,6 +279,31 @@ def test_more_rows_can_be_added_later(data: Path, tmp_path: Path) -> None:
     assert first["rows"][0]["seconds"] == second["rows"][0]["seconds"]  # not trained again
 
 
+def test_rows_that_a_command_does_not_name_stay(data: Path, tmp_path: Path) -> None:
+    first = job(data, tmp_path / "out", ("pixels", "jpeg:10")).run()
+    second = job(data, tmp_path / "out", ("jpeg:20",)).run()
+    assert [row["row"] for row in second["rows"]] == ["jpeg:20", "pixels", "jpeg:10"]
+    for before, now in zip(first["rows"], second["rows"][1:], strict=True):
+        assert [before[key] for key in ("kept", "bytes", "top1", "seconds")] == [
+            now[key] for key in ("kept", "bytes", "top1", "seconds")
+        ]
+    assert "| jpeg:10 |" in (tmp_path / "out/table.md").read_text().replace("JPEG q10", "jpeg:10")
+    (tmp_path / "out/results.json").write_text('{"rows": [{"row": "x"}]}')
+    with pytest.raises(DamageError, match=r"results\.json is malformed"):
+        job(data, tmp_path / "out", ("jpeg:20",)).run()
+
+
+def test_other_images_in_the_same_place_are_refused(data: Path, tmp_path: Path) -> None:
+    """Rows of two sets of images stood in one table."""
+    shutil.copytree(data, tmp_path / "own")
+    job(tmp_path / "own", tmp_path / "out", ("pixels",)).run()
+    next((tmp_path / "own/train").rglob("*.jpg")).unlink()
+    with pytest.raises(OutputError, match="a comparison of other images than lie there now"):
+        job(tmp_path / "own", tmp_path / "out", ("pixels",)).run()
+    with pytest.raises(OutputError, match="lies among the images in"):
+        job(data, data / "train/compared", ("pixels",)).run()
+
+
 def test_names_of_rows_and_augmentations() -> None:
     assert parse_row("jpeg:10@3") == ("jpeg", "10", 3)
     assert set(rows) == {"pixels", "uniform", "score", "resolution", "jpeg", "tokens", "plain", "views", "chain"}

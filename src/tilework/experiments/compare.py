@@ -20,7 +20,7 @@ from tilework.augment import Augment, output_shape
 from tilework.core.batch import Shape, Stage
 from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
-from tilework.core.errors import ConfigError
+from tilework.core.errors import ConfigError, DamageError
 from tilework.core.files import (
     is_free,
     locked,
@@ -32,6 +32,7 @@ from tilework.core.files import (
     write_json,
 )
 from tilework.core.registry import Registry, nearest
+from tilework.core.sealed import read_json
 from tilework.data import ImageFolder, ImageSource
 from tilework.data.image_files import open_image, to_rgb
 from tilework.data.images import decode_all
@@ -40,6 +41,7 @@ from tilework.experiments.runner import (
     Outcome,
     Trial,
     accuracy_cell,
+    check_out,
     claim,
     difference_cell,
     noise_line,
@@ -50,6 +52,7 @@ from tilework.experiments.runner import (
 )
 from tilework.experiments.scores import read_scores, scored, write_scores
 from tilework.experiments.statistics import pooled_deviation
+from tilework.experiments.training_data import TrainingData
 from tilework.recipes import run_of
 from tilework.report import storage_accuracy
 from tilework.runs import Artefacts, Chain, Link, Run, equip
@@ -156,6 +159,7 @@ class Compare:
 
     def _check(self) -> list[tuple[str, str, int]]:
         """Check rows, folders and recipes before anything is written; returns rows as kind, value, seeds."""
+        check_out(self.out, self.images, self.val)
         plan = [parse_row(name) for name in self.names]
         if not plan or len({(kind, value) for kind, value, _ in plan}) < len(plan):
             raise ConfigError("a row is given twice, or there are no rows", "give each once; add @SEEDS for more seeds")
@@ -189,6 +193,7 @@ class Compare:
             "tokenizers": [sha256(path / "weights.safetensors") for path in self.tokenizers],
             "settings": list(self.settings),
             **{name: str(path) for name, path in (("adapter", self.adapter), ("maps", self.maps)) if path is not None},
+            "samples": TrainingData.fingerprints(self.images, self.val),
             "recipes": [self.pixel_recipe, list(self.token_recipes), list(self.plain_recipes)],
         }
         claim(self.out, state, "comparison")
@@ -280,27 +285,15 @@ class Compare:
         raise ConfigError(what, "use another tokenizer or another --token-recipe")
 
     def _report(self, outcomes: list[Outcome]) -> Plain:
+        earlier = self._earlier()
+        outcomes = [*outcomes, *(one for row in earlier.values() for one in _outcomes_of(row))]
         summary = summarise(outcomes)
         deviation, degrees = pooled_deviation([row["top1"] for row in summary.values()])
-        full = self.folder.bytes
         table = []
         for name, row in summary.items():
-            stored = self._stored[name]
-            seconds = [outcome.seconds for outcome in outcomes if outcome.trial.row == name]
-            table.append(
-                {
-                    "row": name,
-                    "kept": stored.kept,
-                    "augmentation": augmentation(stored.run),
-                    "bytes": stored.bytes,
-                    "bytes_per_image": stored.bytes / len(self.folder),
-                    "of_the_files": stored.bytes / full,
-                    "samples": stored.samples,
-                    "steps": steps_of(stored.run),
-                    **row,
-                    "seconds": [round(s, 1) for s in seconds],
-                }
-            )
+            seconds = [round(outcome.seconds, 1) for outcome in outcomes if outcome.trial.row == name]
+            told = self._told(self._stored[name]) if name in self._stored else earlier[name]
+            table.append({**told, "row": name, **row, "seconds": seconds})
         results = {
             "images": {"train": len(self.folder), "val": len(ImageFolder.open(self.val))},
             "classes": len(self.folder.classes),
@@ -314,6 +307,40 @@ class Compare:
         points = [(r["row"], r["bytes"], r["mean"], r["deviation"] or 0.0) for r in table]
         write(self.out / PLOT, storage_accuracy(points))
         return results
+
+    def _told(self, stored: Stored) -> Plain:
+        """What the table says of a row's data."""
+        return {
+            "row": "",
+            "kept": stored.kept,
+            "augmentation": augmentation(stored.run),
+            "bytes": stored.bytes,
+            "bytes_per_image": stored.bytes / len(self.folder),
+            "of_the_files": stored.bytes / self.folder.bytes,
+            "samples": stored.samples,
+            "steps": steps_of(stored.run),
+        }
+
+    def _earlier(self) -> dict[str, Plain]:
+        """Rows of results.json that this command does not name: they stay in the table."""
+        file, named = self.out / RESULTS, {":".join(filter(None, parse_row(name)[:2])) for name in self.names}
+        try:
+            rows = read_json(file)["rows"] if file.is_file() else []
+            found = {row["row"]: row for row in rows if row["row"] not in named}
+            if not all({"kept", "bytes", "top1", "seeds", "seconds"} <= row.keys() for row in found.values()):
+                raise ValueError("a row lacks figures")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamageError(f"{file} is malformed", f"restore it, or remove it to make it anew ({error})") from error
+        return found
+
+
+def _outcomes_of(row: Plain) -> list[Outcome]:
+    """Of an earlier row."""
+    run = run_of("plain_pixel_cpu")  # whichever: its figures alone count
+    return [
+        Outcome(Trial(row["row"], seed, run, (), ()), {"top1": value}, seconds)
+        for seed, value, seconds in zip(row["seeds"], row["top1"], row["seconds"], strict=True)
+    ]
 
 
 def parse_row(text: str) -> tuple[str, str, int]:

@@ -24,7 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tilework.augment import output_shape
 from tilework.augment.embed import look_up
+from tilework.core.batch import Shape, Stage
 from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, DamageError, InputError
@@ -36,8 +38,9 @@ from tilework.data.image_folder import ImageFolder
 from tilework.data.images import ImageSource
 from tilework.data.loader import in_order
 from tilework.evaluation.probe import linear_accuracy
-from tilework.experiments.frontier_rows import PARTS, POOLED, check, rows
-from tilework.experiments.runner import Trial, claim, run_trial, with_seed
+from tilework.experiments.frontier_rows import PARTS, POOLED, TRAINED, check, rows
+from tilework.experiments.runner import Trial, check_out, claim, run_trial, with_seed
+from tilework.experiments.training_data import TrainingData
 from tilework.recipes import run_of
 from tilework.report.tokenizer_figures import accuracy_per_byte
 from tilework.runs import Run
@@ -77,10 +80,12 @@ class Frontier:
         with locked(self.out):
             weights = (PACKAGED if str(self.teacher) in packaged() else Path()) / self.teacher / WEIGHTS
             state = {"images": str(self.images), "val": str(self.val), "teacher": sha256(weights),
-                     "seeds": self.seeds, "settings": list(self.settings)}  # fmt: skip
+                     "seeds": self.seeds, "settings": list(self.settings),
+                     "samples": TrainingData.fingerprints(self.images, self.val)}  # fmt: skip
             claim(self.out, state, "frontier")
             for name in (".", "points", "maps", "data"):
                 remove_unfinished(self.out / name)
+            self._earlier([])  # what is damaged is found before anything is measured
             results: Plain = {}
             for number, (name, kind, value) in enumerate(plan):
                 point = self._point(name, kind, value)
@@ -88,6 +93,12 @@ class Frontier:
                        f"{100 * point['mean']:.1f} %", self.quiet)  # fmt: skip
                 results = self._report([self._point(*one) for one in plan[: number + 1]])
         return results
+
+    def _earlier(self, points: list[Plain]) -> list[Plain]:
+        """Points that were measured before and are not among those given."""
+        named = {point["row"] for point in points}
+        found = [_read_point(file) for file in sorted((self.out / "points").glob("*.json"))]
+        return [point for point in found if point.get("row") not in named]
 
     def _check(self) -> list[tuple[str, str, str]]:
         """Rows as name, kind and value; everything is checked before anything is written."""
@@ -99,18 +110,25 @@ class Frontier:
             if kind not in rows:
                 raise ConfigError(f"unknown row '{kind}'", nearest(kind, rows))
             check(kind, value)
-            if kind == "pixels" and value:
-                run_of(value)
+            if recipe := value if kind == "pixels" and value else TRAINED.get(kind):
+                self._check_recipe(recipe, "ids" if kind in ("box", "vit", "tokens") else "pixels")
             if kind == "tokens":
                 load_tokenizer(Path(value))[0].check_grid()
             if kind == "box" and str(self.teacher) != NAME:
                 raise ConfigError(f"row '{name}' is of the tokenizer in the box, not of {self.teacher}", "leave it out")
             plan.append((name, kind, value))
+        check_out(self.out, self.images, self.val)
         classes = ImageFolder.open(self.images).classes
         ImageFolder.open(self.val, classes)
         if not isinstance(load_tokenizer(self.teacher)[0], TeacherCodes):
             raise InputError(f"{self.teacher} has no teacher's map", "make one with 'tilework tokenizer teacher'")
         return plan
+
+    def _check_recipe(self, recipe: str, stage: Stage) -> None:
+        """Refuse settings that a row's recipe does not have, and a recipe that does not take the row's data."""
+        run = resolve(run_of(recipe), None, self.settings)
+        if stage == "pixels" and output_shape(run.augment, Shape(stage, 3, run.codes or run.size)).stage != stage:
+            raise ConfigError(f"recipe '{recipe}' does not train on images", "choose one for images")
 
     def _point(self, name: str, kind: str, value: str) -> Plain:
         file = self._point_file(name)
@@ -122,10 +140,7 @@ class Frontier:
                      "seconds": round(monotonic() - begun, 1)}  # fmt: skip
             make_directory(file.parent)
             write_sealed(file, found)
-        known = read_json(file)
-        if not all(isinstance(known.get(key), float | int) for key in ("bytes", "mean")):
-            raise DamageError(f"{file} is no point of a frontier", "remove it, and it is measured again")
-        return known
+        return _read_point(file)
 
     def _point_file(self, name: str) -> Path:
         """Of a row; names that differ in capitals or signs alone have a hash of theirs."""
@@ -136,6 +151,7 @@ class Frontier:
         return file
 
     def _report(self, points: list[Plain]) -> Plain:
+        points = [*points, *self._earlier(points)]
         for point in points:
             point["front"] = not any(better(other, point) for other in points)
         results = {"images": {part: len(self.folder(part)) for part in PARTS}, "rows": points}
@@ -260,6 +276,13 @@ class Frontier:
             ids = torch.from_numpy(opened.batch(np.arange(start, min(start + 1024, len(opened)))))
             found.append(look_up(ids.permute(0, 3, 1, 2) if ids.ndim == 4 else ids, table).mean((2, 3)))
         return torch.cat(found)
+
+
+def _read_point(file: Path) -> Plain:
+    known = read_json(file)
+    if not all(isinstance(known.get(key), float | int) for key in ("bytes", "mean")):
+        raise DamageError(f"{file} is no point of a frontier", "remove it, and it is measured again")
+    return known
 
 
 def better(one: Plain, other: Plain) -> bool:

@@ -49,6 +49,8 @@ POOLED = "other crops, augmentation, dense labels, pictures"  # what pooled feat
 PARTS = ("train", "val")
 MAX_BROKEN = 0.05  # share of images that may be unreadable
 CODERS = {"jpeg": "JPEG", "webp": "WEBP", "avif": "AVIF"}
+TRAINED = {"box": "linear_cpu", "vit": "teacher_vit_cpu", "tokens": "seit_cpu", "pixels": "plain_pixel_cpu"}  # recipes
+TRAINED |= dict.fromkeys(CODERS, "plain_pixel_cpu")
 PQ_DIMS, PQ_CODES = 256, 256  # principal components of pooled features; codes of each byte
 
 
@@ -117,7 +119,7 @@ def box(self: Frontier, value: str) -> Point:
         bar.close()
     store = Store(train)
     return Point(store.sizes["tokens"] / len(store), sum(store.sizes.values()) / len(store),
-                 self.trained(f"box:{value}", run_of("linear_cpu"), train, val),
+                 self.trained(f"box:{value}", run_of(TRAINED["box"]), train, val),
                  f"tilework tokenize TRAIN --codes {value}; tilework train linear_cpu", POOLED)  # fmt: skip
 
 
@@ -223,7 +225,7 @@ def plain(self: Frontier, value: str) -> Point:
 def vit(self: Frontier, value: str) -> Point:
     """The same codes, a small ViT with crops, CutMix and noise."""
     train, val, size, whole = _codes(self, value, True)
-    run, grid = run_of("teacher_vit_cpu"), Store(train).grid
+    run, grid = run_of(TRAINED["vit"]), Store(train).grid
     crop = replace(run.augment[0], size=(grid[0], grid[1]))  # type: ignore[call-arg]
     run = replace(run, codes=None, augment=(crop, *run.augment[1:]))
     return Point(size, whole, self.trained(f"vit:{value}", run, train, val),
@@ -247,7 +249,7 @@ def tokens(self: Frontier, value: str) -> Point:
     grid = list(store.grid[:2])
     crop = [side * 7 // 16 * 2 for side in grid]  # even: the stem halves it
     sizes = (f"codes={grid}", f"augment.token_crop.size={crop}", f"evaluation.centre_crop.size={crop}")
-    run = resolve(run_of("seit_cpu"), None, sizes)
+    run = resolve(run_of(TRAINED["tokens"]), None, sizes)
     return Point(store.sizes["tokens"] / len(store), sum(store.sizes.values()) / len(store),
                  self.trained(f"tokens:{value}", run, train, val),
                  f"tilework tokenize TRAIN --tokenizer {value}; tilework train seit_cpu")  # fmt: skip
@@ -263,7 +265,7 @@ def _files(self: Frontier, kind: str, value: str) -> Point:
         if not paths[part].exists():
             _write_files(folder, paths[part], kind, side, quality)
     size = _bytes_of(paths["train"])
-    run = run_of("plain_pixel_cpu")
+    run = run_of(TRAINED[kind])
     accuracy = self.trained(f"{kind}:{value}", run, paths["train"], paths["val"])
     return Point(
         size, size, accuracy, f"{kind.upper()} files of {side} px, quality {quality}; tilework train plain_pixel_cpu"
@@ -309,7 +311,7 @@ for _kind in CODERS:
 @rows.add("pixels")
 def pixels(self: Frontier, value: str) -> Point:
     """The files as they are, and a recipe for pixels."""
-    folder, recipe = self.folder("train"), value or "plain_pixel_cpu"
+    folder, recipe = self.folder("train"), value or TRAINED["pixels"]
     size = folder.bytes / len(folder)
     accuracy = self.trained(f"pixels:{recipe}", run_of(recipe), self.images, self.val)
     return Point(size, size, accuracy, f"tilework train {recipe} --data TRAIN")

@@ -161,15 +161,31 @@ def run_trials(
             sleep(PAUSE)
 
 
+def check_out(out: Path, *inputs: Path) -> None:
+    """Refuse to write among the images that are read."""
+    if out.exists() and not out.is_dir():
+        raise OutputError(f"{out} is a file", "choose another --out")
+    for path in inputs:
+        if path.is_dir() and out.absolute().is_relative_to(path.absolute()):
+            raise OutputError(f"{out} lies among the images in {path}", "choose another --out")
+
+
 def claim(out: Path, state: Plain, name: str) -> None:
-    """Write the settings of an experiment to its directory; refuse one that holds something else."""
+    """Write the settings of an experiment to its directory; refuse one that holds something else.
+
+    Fingerprints of data ("samples"), which older versions did not write, are added.
+    """
     file = out / STATE
+    if file.is_file() and "samples" in state and "samples" not in (known := read_json(file)):
+        write_json(file, {**known, "samples": state["samples"]})
     if not file.exists() and is_free(out):
         write_json(file, state)
     elif not file.is_file():
         raise OutputError(f"{out} holds other files", "choose another --out")
     elif (known := read_json(file)) != json.loads(json.dumps(state)):
         key, old, new = first_difference(known, json.loads(json.dumps(state)))
+        if key.startswith("samples"):
+            raise OutputError(f"{out} holds a {name} of other images than lie there now", "choose another --out")
         what = f" ({key}: {_short(old)}, not {_short(new)})"
         hint = f"choose another --out or use those in {file}"
         raise OutputError(f"{out} holds a {name} with other settings{what}", hint)

@@ -40,7 +40,7 @@ from tilework.evaluation import Classification, classify
 from tilework.evaluation.accuracy import interval
 from tilework.evaluation.colour_histogram import STEPS, colour_histograms
 from tilework.evaluation.probe import linear_hits
-from tilework.experiments.runner import claim
+from tilework.experiments.runner import check_out, claim
 from tilework.experiments.start_page import PAGE, write_page
 from tilework.experiments.start_parts import Parts, find_parts
 from tilework.experiments.statistics import paired_within_noise
@@ -133,7 +133,7 @@ class FolderStart:
 
     def plan(self) -> Plain:
         """What would be done, and how long it takes by a few images; writes nothing."""
-        self._check_out()
+        check_out(self.out, *filter(None, (self.parts.train, self.parts.val)))
         look = self.look()
         box, card = load_box()
         form = views(len(self.split[0]))
@@ -153,7 +153,7 @@ class FolderStart:
 
     def run(self) -> Plain:
         """All steps; returns what results.json holds. A finished start is read, not repeated."""
-        self._check_out()
+        check_out(self.out, *filter(None, (self.parts.train, self.parts.val)))
         if not is_free(self.out):
             self._claim()
             if (results := self._finished()) is not None:
@@ -225,13 +225,6 @@ class FolderStart:
         write_page(self.out, results, found, self._paths("val", val_images))
         write_json(self.out / RESULTS, results)
         return results
-
-    def _check_out(self) -> None:
-        if self.out.exists() and not self.out.is_dir():
-            raise OutputError(f"{self.out} is a file", "choose another --out")
-        for path in filter(None, (self.parts.train, self.parts.val)):
-            if path.is_dir() and self.out.absolute().is_relative_to(path.absolute()):
-                raise OutputError(f"{self.out} lies among the images in {path}", "choose another --out")
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

@@ -29,6 +29,11 @@ class TrainingData:
     fingerprint: str  # by which it is known again: with the sizes of files, so that other pictures show
 
     @staticmethod
+    def fingerprints(train: Location, val: Location) -> dict[str, str]:
+        """Of training and validation data, as settings of an experiment keep them."""
+        return {"train": TrainingData.look(train).fingerprint, "val": TrainingData.look(val).fingerprint}
+
+    @staticmethod
     def look(data: Location, level: Level = "leaf") -> TrainingData:
         """At a path or a URL. level: of nested class folders."""
         if isinstance(data, Url) or is_store(data):
