@@ -18,8 +18,9 @@ from pathlib import Path
 from statistics import mean
 
 from tilework.report.curve_figures import Effect, effect_chart
+from tilework.report.marked import write_between
 
-BEGIN, END = "<!-- effects -->\n", "<!-- end of effects -->"
+BEGIN, END = "<!-- effects -->", "<!-- end of effects -->"
 TENTH = "at a tenth of the rate, fp32"
 STEM = "pixels-500-stem"  # pixels with the patch embedding at a tenth of the rate, the baseline that counts
 # name | table | row | what it is compared with | points in the paper (ImageNet, its own network), None: not there
@@ -182,8 +183,7 @@ def main() -> None:
     print(text)
     args.out.write_bytes(effect_chart(shown))
     if args.page:
-        head, _, rest = args.page.read_text().partition(BEGIN)
-        args.page.write_text(f"{head}{BEGIN}{text}{END}{rest.partition(END)[2]}")
+        write_between(args.page, BEGIN, END, text)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,10 @@ from statistics import mean, stdev
 
 from tilework.core.config import Plain
 from tilework.report.figures import storage_accuracy
+from tilework.report.marked import write_between
 from tilework.store import Store
 
-BEGIN, END = "<!-- storage -->\n", "<!-- end of storage -->"
+BEGIN, END = "<!-- storage -->", "<!-- end of storage -->"
 SIZES = Path("results/storage-curve.json")
 KINDS = {  # what is compared | tables, and the row of each
     "tokens, plain crops": (
@@ -111,8 +112,7 @@ def main() -> None:
     points = [(f"{kind}:{count:,}", *rest[:3]) for kind, ones in found.items() for count, *rest in ones]
     args.out.write_bytes(storage_accuracy(points))
     if args.page:
-        head, _, rest = args.page.read_text().partition(BEGIN)
-        args.page.write_text(f"{head}{BEGIN}{text}{END}{rest.partition(END)[2]}")
+        write_between(args.page, BEGIN, END, text)
 
 
 if __name__ == "__main__":

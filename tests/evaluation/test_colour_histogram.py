@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from tilework.core.errors import InputError
 from tilework.evaluation.colour_histogram import colour_histogram, colour_histograms
 
 
@@ -22,3 +24,9 @@ def test_images_of_one_colour_have_one_entry(tmp_path: Path) -> None:
     found = colour_histograms([tmp_path / "red.png", tmp_path / "black.png"])
     assert found.argmax(1).tolist() == [7 * 64, 0]
     assert found.sum(1).tolist() == [1.0, 1.0]
+
+
+def test_an_image_that_was_spoilt_meanwhile_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gone.png").write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"gone\.png can no longer be read: cannot identify"):
+        colour_histograms([tmp_path / "gone.png"])

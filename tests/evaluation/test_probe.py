@@ -144,6 +144,17 @@ def test_linear_probe_does_not_care_for_scale_and_shift() -> None:
     assert linear_accuracy((x * scale + shift, labels), (y * scale + shift, truth))[0] == pytest.approx(plain, abs=0.02)
 
 
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [(torch.full((8, 3), torch.nan), "no numbers"), (torch.full((8, 3), torch.inf), "no numbers"),
+     (torch.ones(1, 3), "1 training samples")],
+)  # fmt: skip
+def test_features_that_teach_nothing_are_refused(x: Tensor, said: str) -> None:
+    """A run that had diverged ended in a RuntimeError of torch."""
+    with pytest.raises(InputError, match=f"a linear classifier cannot learn from .*{said}"):
+        linear_accuracy((x, torch.zeros(len(x), dtype=torch.int64)), (torch.ones(2, 3), torch.tensor([0, 0])))
+
+
 def test_a_few_samples_are_enough_to_run() -> None:
     assert 0 <= linear_accuracy(clouds(6, 0), clouds(6, 1))[0] <= 1
 

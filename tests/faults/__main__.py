@@ -33,6 +33,7 @@ import faults.shared
 import faults.tested  # noqa: F401
 from faults.matrix import ROWS, Outcome, Row
 from tilework.core.files import locked
+from tilework.report.marked import write_between
 
 BEGIN, END = "<!-- counts -->", "<!-- end -->"
 EVERY = 1_000_000  # trials: all that there are
@@ -125,8 +126,7 @@ def main() -> None:
                 kept = {**read(options.out), row.name: kept[row.name]}
                 options.out.write_text(json.dumps(kept, indent=1) + "\n")
     if options.page:
-        head, _, rest = options.page.read_text().partition(BEGIN)
-        options.page.write_text(f"{head}{BEGIN}\n{table(kept)}{END}{rest.partition(END)[2]}")
+        write_between(options.page, BEGIN, END, table(kept))
     sys.exit(failed > 0)
 
 

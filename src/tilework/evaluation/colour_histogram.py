@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tilework.data.image_files import decode_image
+from tilework.core.errors import InputError
+from tilework.data.image_files import attempt, decode_image
 
 STEPS, SIDE = 8, 64  # of each colour; pixels that an image is resized to
 
@@ -28,6 +29,13 @@ def colour_histogram(pixels: np.ndarray, steps: int = STEPS) -> np.ndarray:
 
 def colour_histograms(paths: Sequence[Path]) -> Tensor:
     """Of images that can be read, (N, Q^3)."""
+
+    def measure(path: Path) -> np.ndarray:
+        found = attempt(path, lambda: colour_histogram(decode_image(path, (SIDE, SIDE))))
+        if isinstance(found, str):
+            raise InputError(f"{path} can no longer be read: {found}", "restore it, and repeat the command")
+        return found
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(lambda path: colour_histogram(decode_image(path, (SIDE, SIDE))), paths))
+        found = list(pool.map(measure, paths))
     return torch.from_numpy(np.stack(found))

@@ -73,6 +73,9 @@ def linear_hits(
     """The same image by image: which of `val` it names right, (N,) bool."""
     fit, choices = (_fit_lbfgs, DECAYS) if solver == "lbfgs" else (_fit_sgd, RATES)
     (x, labels), (y, truth) = train, val
+    if len(x) < 2 or not bool(torch.isfinite(x).all() & torch.isfinite(y).all()):
+        what = "features that are no numbers" if len(x) > 1 else f"{len(x)} training samples"
+        raise InputError(f"a linear classifier cannot learn from {what}", "give more images, or a run that converged")
     mean, deviation = x.mean(0), x.std(0).clamp(min=1e-6)
     x, y = (x - mean) / deviation, (y - mean) / deviation
     part = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)  # whatever their order is

@@ -27,7 +27,6 @@ from tilework.core.files import (
     make_directory,
     new_directory,
     remove_unfinished,
-    sha256,
     write,
     write_json,
 )
@@ -190,7 +189,7 @@ class Compare:
         state = {
             "images": str(self.images),
             "val": str(self.val),
-            "tokenizers": [sha256(path / "weights.safetensors") for path in self.tokenizers],
+            "tokenizers": [load_tokenizer(path)[1].sha256 for path in self.tokenizers],
             "settings": list(self.settings),
             **{name: str(path) for name, path in (("adapter", self.adapter), ("maps", self.maps)) if path is not None},
             "samples": TrainingData.fingerprints(self.images, self.val),

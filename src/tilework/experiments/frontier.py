@@ -31,7 +31,6 @@ from tilework.core.config import Plain, resolve
 from tilework.core.distributed import pick_device
 from tilework.core.errors import ConfigError, DamageError, InputError
 from tilework.core.files import locked, make_directory, remove_unfinished, sha256, write, write_json
-from tilework.core.location import PACKAGED, packaged
 from tilework.core.registry import nearest
 from tilework.core.sealed import read_json, write_sealed
 from tilework.data.image_folder import ImageFolder
@@ -49,7 +48,6 @@ from tilework.store.finish import is_finished
 from tilework.tokenizers import load_tokenizer
 from tilework.tokenizers.box import NAME
 from tilework.tokenizers.teacher_codes import TeacherCodes, fit_codes
-from tilework.tokenizers.tokenizer import WEIGHTS
 from tilework.train.log import Bar, notice
 
 RESULTS, TABLE, PLOT = "results.json", "table.md", "frontier.png"
@@ -78,8 +76,8 @@ class Frontier:
         plan = self._check()
         make_directory(self.out)
         with locked(self.out):
-            weights = (PACKAGED if str(self.teacher) in packaged() else Path()) / self.teacher / WEIGHTS
-            state = {"images": str(self.images), "val": str(self.val), "teacher": sha256(weights),
+            teacher = load_tokenizer(self.teacher)[1].sha256
+            state = {"images": str(self.images), "val": str(self.val), "teacher": teacher,
                      "seeds": self.seeds, "settings": list(self.settings),
                      "samples": TrainingData.fingerprints(self.images, self.val)}  # fmt: skip
             claim(self.out, state, "frontier")
