@@ -268,6 +268,7 @@ def test_other_images_in_the_same_place_are_refused(tmp_path: Path, titles: list
     with pytest.raises(OutputError, match=r"row 'a' in .* other images than lie there now"):
         table(tmp_path, tmp_path / "t", "a: first", protocol=replace(SMALL, seeds=3)).run()
     assert not titles
+    assert json.loads((tmp_path / "t/settings.json").read_text())["protocol"]["seeds"] == 2
 
 
 def test_a_rate_that_diverges_does_not_stop_the_table(

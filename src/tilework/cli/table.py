@@ -38,14 +38,13 @@ def table(
 
     A row is "NAME: RECIPE KEY=VALUE ... @SEEDS"; only RECIPE is required. RECIPE_cpu is its small form for two cores.
     start=RUN initialises from the weights of a run; data=PATH val=PATH are data of its own, such as the tokens of the
-    images that other rows see. Differences are taken from the first row. Repeat the command to
-    resume; rows that a later command does not name stay in the table, and several processes started with the same command share the runs. "{seed}" in start=RUN and maps=MAPS is the
-    number of the seed.
+    images that other rows see. Differences are taken from the first row. Repeat the command to resume; rows that a
+    later command does not name stay in the table, and several processes started with the same command share the runs.
+    "{seed}" in start=RUN and maps=MAPS is the number of the seed.
 
     --protocol makes a table of converged runs: few images, many passes, the same images, order and first weights in
     every row of a seed, and for every row the learning rate that does best on held-out training images; one at which
-    training diverges counts as the worst. Images with
-    masks are drawn at random, others by class.
+    training diverges counts as the worst. Images with masks are drawn at random, others by class.
 
     Try:
       tilework table seit_patch_cpu@2 color_adapt_cpu@2 --data train.tok --val val.tok --out ablation

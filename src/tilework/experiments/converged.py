@@ -112,10 +112,10 @@ class ConvergedTable(Table):
             wanted = {**inputs, "settings": list(self.settings), "protocol": encode(self.protocol)}
             fewer = {**encode(self.protocol), "seeds": min(self._seeds_before(), self.protocol.seeds)}
             claim(self.out, {**wanted, "protocol": fewer}, "table")
-            write_json(self.out / STATE, wanted)
             remove_unfinished(self.out)
             inputs_of = {row.name: self._inputs_of(row) for row in rows}
             known = self._known(rows, inputs_of)
+            write_json(self.out / STATE, wanted)
         if self.restore:
             self._restore(rows, list(known.outcomes.values()))
         notice(f"{counted(len(rows) * self._runs_per_row, 'run')}; {self._noise()}", self.quiet)
