@@ -42,6 +42,7 @@ CHART = {  # what the chart shows, and the table
         ("decode, augment, encode", "seitpp-1000", "decode, augment, encode", "EDA, CutMix", 2.8),
         ("masked modelling first", "mtm-500", "MTM, CutMix", "CutMix, no MTM", None),
         ("masked modelling first", "mtm-1000", "MTM, CutMix", "CutMix, no MTM", 1.1),
+        ("masked modelling first", "mtm-2000", "MTM, CutMix", "CutMix, no MTM", None),
         ("SeiT++ whole", "mtm-1000", "MTM, TokenAdapt, ColorAdapt", "CutMix, no MTM", 3.8),
     ),
     "LV-ViT": (
@@ -77,6 +78,8 @@ FURTHER = {  # what the table alone shows
         ("17 flowers after Imagenette", "flowers-tokens", "plain crops, from Imagenette", "plain crops", None),
     ),
     "SeiT++, on tokens": (
+        ("masked modelling first, one rate", "mtm-1000", "MTM, CutMix, one rate for all layers", "CutMix, no MTM", None),
+        ("token labels", "mtm-1000", "MTM, CutMix, token labels", "MTM, CutMix", None),
         ("TokenAdapt and ColorAdapt", "mtm-1000", "MTM, TokenAdapt, ColorAdapt", "MTM, CutMix", 2.7),
     ),
     "LV-ViT": (
