@@ -78,7 +78,7 @@ FURTHER = {  # what the table alone shows
         ("17 flowers after Imagenette", "flowers-tokens", "plain crops, from Imagenette", "plain crops", None),
     ),
     "SeiT++, on tokens": (
-        ("masked modelling first, one rate", "mtm-1000", "MTM, CutMix, one rate for all layers", "CutMix, no MTM", None),
+        ("masked modelling, one rate", "mtm-1000", "MTM, CutMix, one rate for all layers", "CutMix, no MTM", None),
         ("token labels", "mtm-1000", "MTM, CutMix, token labels", "MTM, CutMix", None),
         ("TokenAdapt and ColorAdapt", "mtm-1000", "MTM, TokenAdapt, ColorAdapt", "MTM, CutMix", 2.7),
     ),
