@@ -73,7 +73,10 @@ def measured(tables: Path, sizes: Plain) -> dict[str, list[tuple[int, float, flo
 
 
 def markdown(found: dict[str, list[tuple[int, float, float, float, float]]]) -> str:
-    """A line for every number of images: all kinds, and the share of the best pixels that the best tokens reach."""
+    """A line for every number of images: all kinds, and the share of the best pixels that the best tokens reach.
+
+    Where a kind was not measured there is no share: the missing row may be the best.
+    """
     lines = [
         f"| images | {' | '.join(f'{kind} (%)' for kind in found)} | bytes of tokens | bytes of pixels | "
         "share of bytes | share of accuracy |",
@@ -89,7 +92,7 @@ def markdown(found: dict[str, list[tuple[int, float, float, float, float]]]) -> 
                 best[source] = max(best.get(source, (0.0, 0.0)), (one[2], one[1]))
         (tokens, few), (pixels, many) = best.get("tokens", (0.0, 0.0)), best.get("pixels", (0.0, 0.0))
         sizes = [f"{size / 1000:,.0f} kB" if size else "" for size in (few, many)]
-        shares = [f"{100 * few / many:.1f} %", f"{100 * tokens / pixels:.0f} %"] if few and many else ["", ""]
+        shares = [f"{100 * few / many:.1f} %", f"{100 * tokens / pixels:.0f} %"] if all(here.values()) else ["", ""]
         lines.append(f"| {count:,} | {' | '.join([*cells, *sizes, *shares])} |")
     return "\n".join(lines) + "\n"
 
