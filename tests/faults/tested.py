@@ -21,7 +21,10 @@ HOSTILE = (
     "data/test_token_files.py", "models/test_weights.py", "store/test_manifest.py",
     "store/test_remote.py", "tokenizers/test_foreign.py",
 )  # fmt: skip
-UNFIT = ("runs/test_trained.py", "cli/test_careless.py")
+UNFIT = (
+    "cli/test_careless.py", "experiments/test_converged.py", "experiments/test_table.py", "runs/test_directory.py",
+    "runs/test_trained.py",
+)  # fmt: skip
 
 
 def tests(paths: tuple[str, ...], count: int, rng: np.random.Generator, folder: Path) -> Trials:
@@ -40,4 +43,4 @@ def tests(paths: tuple[str, ...], count: int, rng: np.random.Generator, folder: 
 
 
 ROWS.append(Row(8, "hostile files, archives, pickles, URLs", ALL, 0, partial(tests, HOSTILE)))
-ROWS.append(Row(10, "data that do not fit a run", ALL, 0, partial(tests, UNFIT)))
+ROWS.append(Row(10, "data that do not fit a run or a table", ALL, 0, partial(tests, UNFIT)))
