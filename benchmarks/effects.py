@@ -64,6 +64,7 @@ CHART = {  # what the chart shows, and the table
         ("patches at a tenth of the rate, fp32", "pixels-500", f"stem {TENTH}", "plain crops", None),
         ("intra, local, inter", STEM, "intra, local, inter", "plain crops", 2.2),
         ("instance norm", STEM, "instance norm on tokens", "plain crops", 0.3),
+        ("layer norm", STEM, "layer norm on tokens", "plain crops", -0.2),
         ("MoTo", STEM, "MoTo on tokens", "plain crops", 1.8),
         ("TokenProp", STEM, "TokenProp", "plain crops", 0.9),
         ("MoTo and TokenProp", STEM, "MoTo on tokens, TokenProp", "plain crops", 2.8),
