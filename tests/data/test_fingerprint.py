@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,8 @@ def test_masks_and_boxes_count(tmp_path: Path) -> None:
     assert found is not None
     before = fingerprint_of(found, found.labels, found.classes)
     assert before == fingerprint_of(open_objects(file), found.labels, found.classes)
+    turned = replace(found, objects=found.objects[::-1])
+    assert fingerprint_of(turned, found.labels, found.classes) != before
     one = next(one for one in found.objects if one is not None and len(one))
     one.edges[0, 0] += 1
     assert fingerprint_of(found, found.labels, found.classes) != before

@@ -517,6 +517,17 @@ def test_cells_without_several_seeds() -> None:
     assert resolution_line(None, 0) == ""
 
 
+def test_a_refused_claim_changes_nothing(tmp_path: Path) -> None:
+    """Settings of an older version took the fingerprints of a command that was refused."""
+    claim(tmp_path / "a", {"images": "x"}, "comparison")
+    with pytest.raises(OutputError, match="other settings"):
+        claim(tmp_path / "a", {"images": "y", "samples": {"train": "2"}}, "comparison")
+    assert json.loads((tmp_path / "a/settings.json").read_text()) == {"images": "x"}
+    claim(tmp_path / "a", {"images": "x", "samples": {"train": "1"}}, "comparison")
+    with pytest.raises(OutputError, match="other images"):
+        claim(tmp_path / "a", {"images": "x", "samples": {"train": "2"}}, "comparison")
+
+
 def test_places_are_claimed_once(tmp_path: Path) -> None:
     claim(tmp_path, {"a": 1}, "table")
     claim(tmp_path, {"a": 1}, "table")

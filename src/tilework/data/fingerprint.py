@@ -44,9 +44,6 @@ def _told(data: Store | Images | None) -> list[str]:
     some = np.unique(np.linspace(0, len(data) - 1, min(len(data), NAMES)).astype(np.int64)).tolist()
     masks, objects = getattr(data, "masks", ()), getattr(data, "objects", ())
     sizes = [str(masks[i] and masks[i].stat().st_size) for i in some] if masks else []
-    boxes = (
-        [sha256(o.edges.tobytes() + o.labels.tobytes()).hexdigest() for i in some if (o := objects[i])]
-        if objects
-        else []
-    )
+    known = [objects[i] for i in some] if objects else []  # None: annotations that cannot be read
+    boxes = ["" if one is None else sha256(one.edges.tobytes() + one.labels.tobytes()).hexdigest() for one in known]
     return [*(data.key(number) for number in some), *sizes, *boxes]

@@ -176,19 +176,22 @@ def claim(out: Path, state: Plain, name: str) -> None:
     Fingerprints of data ("samples"), which older versions did not write, are added.
     """
     file = out / STATE
-    if file.is_file() and "samples" in state and "samples" not in (known := read_json(file)):
-        write_json(file, {**known, "samples": state["samples"]})
     if not file.exists() and is_free(out):
         write_json(file, state)
-    elif not file.is_file():
+        return
+    if not file.is_file():
         raise OutputError(f"{out} holds other files", "choose another --out")
-    elif (known := read_json(file)) != json.loads(json.dumps(state)):
-        key, old, new = first_difference(known, json.loads(json.dumps(state)))
+    known, asked = read_json(file), json.loads(json.dumps(state))
+    added = {"samples": asked["samples"]} if "samples" in asked and "samples" not in known else {}
+    if {**known, **added} != asked:
+        key, old, new = first_difference({**known, **added}, asked)
         if key.startswith("samples"):
             raise OutputError(f"{out} holds a {name} of other images than lie there now", "choose another --out")
         what = f" ({key}: {_short(old)}, not {_short(new)})"
         hint = f"choose another --out or use those in {file}"
         raise OutputError(f"{out} holds a {name} with other settings{what}", hint)
+    if added:
+        write_json(file, asked)
 
 
 def _short(value: object) -> str:
